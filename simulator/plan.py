@@ -88,6 +88,8 @@ Action = Literal[
     "delete_topic",
     "describe",
     "set_clock",
+    "report_stream",
+    "drop_stream",
     # of registrars
     "create_account",
     "update_account",
@@ -158,6 +160,7 @@ class Settings(Part, frozen=True, kw_only=True):
     clock_tolerance_seconds: int = 60
     clock_grace_seconds: int = 3_600
     dead_letter_seconds: int = 604_800
+    stream_hold_seconds: int = 604_800
     retention_seconds: int = 0
     """Retention of topics without their own; 0: no limit. The next two likewise."""
     retention_bytes: int = 0

@@ -45,7 +45,7 @@ from simulator.clients.blipmq import KEY as BLIPMQ_KEY
 from simulator.clients.format_audits import auditor_name, make_audit
 from simulator.directory.state_text import state_of, without_newest_snapshot, without_snapshots
 from simulator.faults import Faults
-from simulator.history.operations import NEVER, Boot, History, Letters, Published
+from simulator.history.operations import NEVER, Boot, History, Letters, Published, ReportStream
 from simulator.machine.bare import STATE_DIR, WAL_DIR
 from simulator.machine.disk import CrashModel, PowerLost, SimDisk
 from simulator.machine.machine import BOUNDS, MAMAMIA, Machine
@@ -63,6 +63,8 @@ OWN_FAULT = "own fault"
 AUDIT_SECONDS = 3_600
 MEGA_CANNOT = "INTERNAL_ERROR"
 """Error that MEGA's auditor gets for an unreadable record."""
+HOLD_SLACK_SECONDS = 60
+"""Time that a round of retention may take."""
 EVENTS_MAX = 3_000_000
 """Limit of steps; a longer run is in an endless loop."""
 
@@ -114,6 +116,7 @@ def config_of(settings: Settings) -> Config:
             ttl_seconds=settings.ttl_seconds,
             check_seconds=settings.retention_check_seconds,
             dead_letter_seconds=settings.dead_letter_seconds,
+            stream_hold_seconds=settings.stream_hold_seconds,
         ),
         clock=Clock(
             tolerance_seconds=settings.clock_tolerance_seconds,
@@ -234,6 +237,7 @@ class _Run:
         self._history.connection_rules = plan.settings.connection_rules()
         self._history.access = plan.settings.access_rules()
         self._history.limits = plan.settings.limit_rules()
+        self._history.stream_hold_us = plan.settings.stream_hold_seconds * 1_000_000
         self._history.transaction_us = plan.settings.transaction_seconds * 1_000_000
         self._audits = [name for name in plan.formats if name != MAMAMIA]
         """Formats whose audit is still to come."""
@@ -526,7 +530,25 @@ class _Run:
 
     def _audited(self) -> None:
         self._world.trace("end of the audit")
+        self._judge_holds()
         self._machine.stop(self._verify)
+
+    def _judge_holds(self) -> None:
+        """Check that no silent stream holds back retention for ever."""
+        core, settings = self._machine.core, self._plan.settings
+        if core is None:
+            return
+        slack = 2 * settings.retention_check_seconds + HOLD_SLACK_SECONDS
+        since_us = self._world.now_us - (settings.stream_hold_seconds + slack) * 1_000_000
+        heard_us: dict[str, int] = {}
+        for op in self._history.operations:
+            if isinstance(op, ReportStream):
+                heard_us[op.stream] = op.sent_us if op.answered_us == NEVER else op.answered_us
+        for stream in core.broker.streams.all():
+            last_us = max(self._machine.boots[-1].ready_us, heard_us.get(stream.name, 0))
+            if stream.holds and last_us < since_us:
+                text = f"the stream {stream.name!r} was silent since {last_us} and holds still"
+                self._violate("P5-hold", text)
 
     def _verify(self) -> None:
         report = verify(self._disk.fork(), WAL_DIR, STATE_DIR)

@@ -757,6 +757,20 @@ BUGS = (
         tests="broker/test_retention.py",
     ),
     bug(
+        "hold-passed-over",
+        "retention does not wait for a named stream that holds",
+        "broker/retention/retention.py",
+        ("        start = start if held is None else min(start, held)\n", ""),
+        tests="broker/test_stream_holds.py",
+    ),
+    bug(
+        "hold-not-in-the-bounds",
+        "the archive may compact records that a named stream holds",
+        "broker/archive/bounds.py",
+        ("            bound = min(bound, held)\n", "            pass\n"),
+        tests="broker/test_stream_holds.py",
+    ),
+    bug(
         "archive-not-asked",
         "segments are deleted whatever the archive has got to, and whatever it knows",
         "wal/deletion/coverage.py",

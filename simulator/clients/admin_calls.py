@@ -8,7 +8,9 @@ from typing import Any, NamedTuple
 
 from brokerd.broker import Broker
 from brokerd.broker.model.topics import TopicSettings
+from brokerd.broker.streams import StreamReport
 from brokerd.groups import GroupSettings
+from brokerd.security import OPEN
 from simulator.history.operations import (
     Cancel,
     Configure,
@@ -16,6 +18,7 @@ from simulator.history.operations import (
     DeleteGroup,
     DeleteTopic,
     Describe,
+    DropStream,
     GroupRules,
     Letter,
     LetterChange,
@@ -26,6 +29,7 @@ from simulator.history.operations import (
     Purge,
     Release,
     Replay,
+    ReportStream,
     Resume,
     Seek,
     SetClock,
@@ -196,6 +200,43 @@ def cancel(name: str, topic: str, schedule_id: int) -> AdminCall:
         operation.cancelled = was_waiting
 
     return AdminCall(operation, lambda broker: broker.delayed.cancel(topic, schedule_id), tell)
+
+
+def stream_name(client: str, topic: str) -> str:
+    """Return the name of a client's stream of a topic."""
+    return f"{client} of {topic}"
+
+
+def report_stream(name: str, topic: str, offsets: tuple[int, ...], holds: bool) -> AdminCall:
+    operation = ReportStream(
+        number=UNNUMBERED,
+        client=name,
+        stream=stream_name(name, topic),
+        topic=topic,
+        offsets=offsets,
+        holds=holds,
+    )
+
+    def call(broker: Broker) -> tuple[bool, tuple[int, ...]]:
+        found = broker.topics.existing(topic)
+        log_id = "" if broker.bounds is None else broker.bounds.log_id or ""
+        lsn = broker.context.wal.durable_lsn
+        position = {found.topic_id: offsets}
+        report = StreamReport(operation.stream, log_id, lsn, (topic,), position, holds)
+        stream = broker.streams.report(OPEN, report)
+        return stream.holds, tuple(partition.start_offset for partition in found.partitions)
+
+    def tell(result: tuple[bool, tuple[int, ...]]) -> None:
+        operation.is_held, operation.starts = result
+
+    return AdminCall(operation, call, tell)
+
+
+def drop_stream(name: str, topic: str) -> AdminCall:
+    operation = DropStream(number=UNNUMBERED, client=name, stream=stream_name(name, topic))
+    return AdminCall(
+        operation, lambda broker: broker.streams.drop(OPEN, operation.stream), _nothing
+    )
 
 
 def set_clock(name: str) -> AdminCall:

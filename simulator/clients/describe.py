@@ -50,6 +50,8 @@ TOLD = (
     "is_partial",
     "count",
     "start",
+    "is_held",
+    "starts",
     "cancelled",
     "view",
     "subscription",

@@ -233,6 +233,17 @@ class Operator:
     def _set_clock(self, topic: Topic, group: str) -> Script:
         yield admin_calls.set_clock(self.plan.name)
 
+    def _report_stream(self, topic: Topic, group: str) -> Script:
+        """Report a position up to the ends that a description has."""
+        operation = yield admin_calls.describe(self.plan.name, topic.name)
+        self._learn(operation)
+        offsets = tuple(self._chance.randint(0, end) for end in self._nexts.get(topic.name, ()))
+        holds = self._chance.random() < 0.8
+        yield admin_calls.report_stream(self.plan.name, topic.name, offsets, holds)
+
+    def _drop_stream(self, topic: Topic, group: str) -> Script:
+        yield admin_calls.drop_stream(self.plan.name, topic.name)
+
     def _limit(self, most: int) -> int:
         """Draw a limit up to ``most``, in one case of three 0."""
         return 0 if self._chance.random() < 0.33 else self._chance.randint(0, most)
@@ -264,4 +275,6 @@ class Operator:
         "delete_topic": _delete_topic,
         "cancel": _cancel,
         "set_clock": _set_clock,
+        "report_stream": _report_stream,
+        "drop_stream": _drop_stream,
     }

@@ -48,12 +48,15 @@ def _snapshots(disk: SimDisk) -> list[str]:
 def describe(broker: Broker) -> Iterator[str]:
     """Yield a line for each partition and each group partition, in order, without times.
 
-    Accounts, schemas and quotas follow.
+    Streams, accounts, schemas and quotas follow.
     """
     for topic in sorted(broker.topics.all(), key=lambda topic: topic.topic_id):
         yield from _topic(topic)
         if topic.internal is not None:
             yield from _topic(topic.internal)
+    for stream in broker.streams.all():
+        offsets = {topic_id: list(one) for topic_id, one in stream.offsets.items()}
+        yield f"stream {stream.name!r}: {stream.lsn} {offsets} {stream.holds} {stream.hold_dropped}"
     for part, items in view_of(broker)._asdict().items():
         yield from (f"{part}: {item}" for item in items)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from simulator.draw.chance import KIB, SECOND, Chance, DrawContext
-from simulator.plan import ClientPlan, ClockStep, Plan, Settings
+from simulator.plan import Action, ClientPlan, ClockStep, Plan, Settings
 
 CLOCK_OPTIONS = 0.5
 """Probability of other clock options, where the wall clock is set."""
@@ -24,6 +24,10 @@ DEFAULT_RETENTION = 0.1
 DEAD_LETTER_SECONDS = 0.3
 SUBSCRIPTIONS = 0.25
 DELAY_MAX = 0.8
+STREAMS = 0.3
+"""Probability of operators who report positions of named streams."""
+STREAM_OPERATIONS = 30
+"""Further operations of these operators."""
 
 
 def add_options(plan: Plan, context: DrawContext) -> Plan:
@@ -67,6 +71,32 @@ def add_times(plan: Plan, chance: Chance) -> Plan:
     if chance.on(0.5):
         settings = replace(settings, login_seconds=chance.scale(1, 20))
     return replace(plan, settings=settings)
+
+
+def add_streams(plan: Plan) -> Plan:
+    """Return the plan; its operators may report positions of named streams."""
+    own = Chance(f"{plan.seed}/streams")
+    if not own.on(STREAMS) or not any(client.role == "operator" for client in plan.clients):
+        return plan
+    settings = plan.settings
+    if own.on(0.3):
+        settings = replace(settings, stream_hold_seconds=own.scale(1, 60))
+    if not any(client.empty_permille for client in plan.clients) and settings.durability == "fsync":
+        settings = replace(
+            settings, retention_bytes=own.scale(KIB, 64 * KIB), retention_check_seconds=1
+        )
+    return replace(plan, settings=settings, clients=tuple(map(with_streams, plan.clients)))
+
+
+def with_streams(client: ClientPlan) -> ClientPlan:
+    """Return the client; an operator also reports positions of streams."""
+    if client.role != "operator":
+        return client
+    weight = 1 + sum(client.mix.values()) // 2
+    mix: dict[Action, int] = {**client.mix, "report_stream": weight, "drop_stream": 1}
+    operations = client.operations + STREAM_OPERATIONS
+    think_us = client.think_us * client.operations // operations
+    return replace(client, mix=mix, operations=operations, think_us=think_us)
 
 
 def draw_message_ttl(context: DrawContext) -> int:

@@ -341,6 +341,27 @@ class Trim(Operation):
 
 
 @dataclass(kw_only=True)
+class ReportStream(Operation):
+    """Reports the position of a named stream of one topic."""
+
+    stream: str
+    topic: str
+    offsets: tuple[int, ...]
+    """The next offset of each partition."""
+    holds: bool
+    """Whether it asks that retention waits."""
+    is_held: bool = False
+    """Whether retention waits afterwards."""
+    starts: tuple[int, ...] = ()
+    """The start offsets of the partitions then."""
+
+
+@dataclass(kw_only=True)
+class DropStream(Operation):
+    stream: str
+
+
+@dataclass(kw_only=True)
 class DeleteTopic(Operation):
     topic: str
 
@@ -478,6 +499,8 @@ class History:
     access: AccessRules = field(default_factory=AccessRules)
     connection_rules: ConnectionRules = field(default_factory=ConnectionRules)
     limits: LimitRules = field(default_factory=LimitRules)
+    stream_hold_us: int = 7 * 86_400_000_000
+    """How long a named stream holds back retention after its last report."""
     transaction_us: int = 60_000_000
     """Time after which an open transaction is rolled back."""
     operations: list[Operation] = field(default_factory=list)

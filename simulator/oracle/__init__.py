@@ -30,6 +30,7 @@ from simulator.oracle.groups.atomicity import check_cancels, check_letter_change
 from simulator.oracle.groups.group_partitions import GroupPartitionJudge, group_partitions_of
 from simulator.oracle.groups.group_views import GroupViews
 from simulator.oracle.groups.key_order import check_key_order, check_pauses
+from simulator.oracle.holds import check_holds
 from simulator.oracle.limits import check_limits
 from simulator.oracle.records.offsets import Offsets
 from simulator.oracle.records.reads import Reads
@@ -115,6 +116,8 @@ def judge(history: History) -> Judgement:
         found += check_pauses(lives, group_partition)
         found += check_key_order(history.rules, lives, records, removal, group_partition)
         found += views.check(group_partition)
+    if not records.damaged:
+        found += check_holds(whole, Lives(whole))
     found += check_bounds(whole, lives, records, removal, group_partitions)
     found += Audit(history, lives, records, removal, group_partitions).check()
     if history.rotted:

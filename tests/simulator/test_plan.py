@@ -138,6 +138,7 @@ def test_producers_that_are_not_told_places_run_only_where_nothing_is_lost() -> 
         "retention_bytes",
         "retention_seconds",
         "rustlog_reference_groups",
+        "stream_hold_seconds",
         "subscriptions_max",
         "transaction_seconds",
         "ttl_seconds",
