@@ -5,7 +5,7 @@
 # of test, test-slow, sim, fuzz and soak; the default is all cores.
 
 .DEFAULT_GOAL := help
-.PHONY: help run spark demo test test-slow test-compiled compiled-tests test-older-spark sim fuzz bench compare lint docs screenshots soak rehearsal wheel deb clean
+.PHONY: help run spark demo test test-slow test-compiled compiled-tests test-older-spark static sim fuzz bench compare lint docs screenshots soak rehearsal wheel deb clean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -111,7 +111,10 @@ test-older-spark: $(READY)
 	    $(OLDER_SPARK)/env/bin/python -m pytest -p no:cacheprovider -m slow tests/archive/test_delta_spark.py
 	$(OLDER_SPARK)/env/bin/python -m pytest -p no:cacheprovider -m 'not slow and not soak' $(or $(ARGS),tests/spark)
 
-lint: docs
+# make -j2 lint runs both at once.
+lint: docs static
+
+static: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
