@@ -49,6 +49,7 @@ from .process import BrokerFailed, BrokerProcess, die_with_parent, interrupt_on_
 SECONDS = 8.0
 TOPICS = 15_000
 BATCH = 10_000
+WIDE = "wide"
 _MAMAMIA = Struct(">IBB")
 _PAUSE_SECONDS = 0.002
 _READY_SECONDS = 120.0
@@ -250,6 +251,24 @@ def acquires(wire: Wire, number: int) -> Callable[[], None]:
     return once
 
 
+def new_groups(wire: Wire, number: int) -> Callable[[], None]:
+    """Lease a message in each of 100 new groups of a topic with many partitions, in one go."""
+    rounds: Iterator[int] = count()
+    lease = {"log_id": WIDE, "client_id": "c", "duration": 3600.0}
+
+    def once() -> None:
+        turn = next(rounds)
+        requests = [
+            frame(Command.ACQUIRE_NEXT, {**lease, "group_id": f"{number}-{turn}-{group}"})
+            for group in range(100)
+        ]
+        wire._socket.sendall(b"".join(requests))
+        for _ in requests:
+            _check(wire.answer())
+
+    return once
+
+
 def refused_bodies(wire: Wire, number: int) -> Callable[[], None]:
     """Post bodies of 11 MB to the admin API that have too many values."""
     body = b'{"records":[%s]}' % b",".join([b'{"value":1}'] * 900_000)
@@ -288,6 +307,8 @@ class Case:
     connections: int = 8
     wire_format: str = "mamamia"
     topics: int = 0
+    partitions: int = 0
+    """Partitions of the topic `WIDE`, each with a record."""
 
 
 CASES = {
@@ -305,6 +326,7 @@ CASES = {
         Case("fetches", fetches, 4, "flymq"),
         Case("filters", filtered_fetches, 4, "flymq"),
         Case("acquires", acquires, 4),
+        Case("groups", new_groups, 4, partitions=1_000),
         Case("refused", refused_bodies, 2, "admin"),
         Case("api", api_records, 2, "admin"),
     )
@@ -367,6 +389,23 @@ def measure(case: Case, directory: Path, seconds: float) -> Found:
             with FlymqClient(broker.address_of("flymq"), timeout=_TIMEOUT_SECONDS) as client:
                 for number in range(case.topics):
                     client.create_topic(f"topic-{number:05}")
+        if case.partitions:
+            with FlymqClient(broker.address_of("flymq"), timeout=_TIMEOUT_SECONDS) as client:
+                client.create_topic(WIDE, case.partitions)
+            for index in range(case.partitions):
+                _check(
+                    wire.ask(
+                        frame(
+                            Command.PRODUCE,
+                            {
+                                "log_id": WIDE,
+                                "payload": b"x",
+                                "metadata": None,
+                                "partition": index,
+                            },
+                        )
+                    )
+                )
         command = [sys.executable, "-m", "benchmarks.neighbours", "--attack", case.name]
         with subprocess.Popen(
             [*command, broker.address_of(case.wire_format)],

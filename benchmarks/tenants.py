@@ -9,7 +9,7 @@ always has `WINDOW` produces under way. A consumer of each tenant leases and set
 produced, and checks that each acknowledged message comes, in order.
 
 The report has the produces of each tenant in percent of the promised rate, over the whole run and
-in its worst interval; their latencies; and the resident memory along the run.
+in its worst interval; their latencies; and resident memory and claims along the run.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ INTERVAL_SECONDS = 10.0
 MIB = 1 << 20
 PROMISES = {"127.0.0.2": 200, "127.0.0.3": 50}
 """Address of a tenant -> produces a second."""
-NOT_SENT = ("idle", "acquires")
+NOT_SENT = ("idle", "acquires", "groups")
 """Cases without heavy requests, or whose requests make groups without end."""
 SETTINGS = ("retention.bytes=67108864", "retention.check_seconds=5")
 """The broker removes what the heavy clients wrote, and what the tenants' consumers have had."""
@@ -217,6 +217,8 @@ class Report:
     tenants: list[Tenant]
     memory_mib: list[int]
     """Resident memory at ten times along the run, and its peak."""
+    claimed_mib: list[int]
+    """Claims on the budget at the same times."""
     limit_mib: int
     cut: int
     """Connections that the broker closed for their claims."""
@@ -246,7 +248,9 @@ def run(directory: Path, seconds: float, peers: int, topics: int = TOPICS) -> Re
         begun = time.monotonic()
         for thread in (*producers.values(), *consumers.values()):
             thread.start()
-        memory, renewed = [], begun
+        memory: list[int] = []
+        claimed: list[int] = []
+        renewed = begun
         while (now := time.monotonic()) < begun + seconds:
             claimants.send()
             if now - renewed > INTERVAL_SECONDS:
@@ -255,6 +259,8 @@ def run(directory: Path, seconds: float, peers: int, topics: int = TOPICS) -> Re
                 claimants.renew()
             if now >= begun + len(memory) * seconds / 10:
                 memory.append(broker.memory_bytes() // MIB)
+                budget = fetch_status(broker.admin).get("memory", {})
+                claimed.append(sum(budget.get("claimed_bytes", {}).values()) // MIB)
             time.sleep(_POLL_SECONDS)
         tenants_over.set()
         for producer in producers.values():
@@ -272,6 +278,7 @@ def run(directory: Path, seconds: float, peers: int, topics: int = TOPICS) -> Re
         seconds,
         found,
         memory,
+        claimed,
         status.get("limit_bytes", 0) // MIB,
         status.get("cut", 0),
         heavy.restarts,
@@ -359,6 +366,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         )
     print(
         f"  resident MiB along the run {report.memory_mib[:-1]}, peak {report.memory_mib[-1]}; "
+        f"claims {report.claimed_mib}; "
         f"limits.memory {report.limit_mib} MiB; {report.cut} connections cut; "
         f"{report.restarts} heavy clients restarted"
     )

@@ -47,12 +47,13 @@ def test_a_small_produce_beside_heavy_requests_has_figures(
         "--only=leases",
         "--only=records",
         "--only=fetches",
+        "--only=groups",
     ]
     code = neighbours.main([*options, f"--directory={tmp_path}"])
     out = capsys.readouterr()
     assert code == 0, out.err
     cases = json.loads(out.out)["cases"]
-    assert [case["case"] for case in cases] == ["idle", "leases", "records", "fetches"]
+    assert [case["case"] for case in cases] == ["idle", "leases", "records", "fetches", "groups"]
     assert all(case["produces"] and case["processor_longest_ms"] > 0 for case in cases)
     assert list(tmp_path.iterdir()) == []
 
@@ -69,6 +70,7 @@ def test_tenants_beside_all_heavy_clients_get_what_they_produced(
     assert [one["address"] for one in report["tenants"]] == list(tenants.PROMISES)
     assert all(0 < one["produced"] <= one["consumed"] for one in report["tenants"])
     assert report["memory_mib"][-1] > 0
+    assert len(report["claimed_mib"]) == len(report["memory_mib"]) - 1
     assert list(tmp_path.iterdir()) == []
 
 
