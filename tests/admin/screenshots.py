@@ -41,6 +41,8 @@ VIEWS = {
     "groups": "#/groups",
     "connections": "#/connections",
     "transactions": "#/transactions",
+    "streams": "#/streams",
+    "stream": "#/streams/loader",
     "archive": "#/archive",
     "schemas": "#/schemas",
     "schema": "#/schemas/orders/1",
@@ -112,6 +114,10 @@ def fill(console: Console) -> None:
     definition = json.dumps({"type": "object", "required": ["order", "customer", "items"]})
     console.post("schemas/orders/versions", {"type": "json", "definition": definition})
     console.call("PUT", "quotas/default/*", {"requests": 5_000})
+    position = {"log_id": console.get("archive")["log_id"], "lsn": 0, "topics": ["orders"]}
+    console.call(
+        "PUT", "streams/loader/position", {**position, "offsets": {"1": [0]}, "holds": True}
+    )
     console.post("users", {"name": "ann", "password": "long enough 17", "roles": ["admin"]})
     console.post("users", {"name": "billing", "password": "", "roles": ["consumer"]})
     record = {"value": {"invoice": 7}, "delay_seconds": 900}

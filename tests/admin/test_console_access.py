@@ -34,6 +34,8 @@ ADDRESSES = [
     "#/groups",
     "#/connections",
     "#/transactions",
+    "#/streams",
+    "#/streams/loader",
     "#/archive",
     "#/schemas",
     "#/schemas/orders/1",
@@ -47,6 +49,7 @@ ADDRESSES = [
 DIALOGS = {
     "#/topics": "Create a topic …",
     f"#/topics/{LONG}": f"delete topic {LONG}",
+    "#/streams/loader": "Drop the stream …",
     f"#/topics/{LONG}/groups/workers": "Seek …",
     "#/schemas": "Register a schema …",
     "#/security": "Set an access list …",
@@ -74,6 +77,8 @@ def admin(tmp_path_factory: pytest.TempPathFactory, browser: Any) -> Iterator[st
         )
         console.post("schemas/orders/versions", {"type": "json", "definition": "{}"})
         console.call("PUT", "quotas/default/*", {"requests": 5_000})
+        position = {"log_id": console.get("archive")["log_id"], "lsn": 0, "topics": [LONG]}
+        console.call("PUT", "streams/loader/position", {**position, "offsets": {"1": [1]}})
         console.post("users", {"name": "ann", "password": "long enough 17"})
         with MamamiaClient(broker.address) as client:
             leased = client.acquire_batch(LONG, "workers", "worker-1", 3, 3_600)

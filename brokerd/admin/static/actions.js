@@ -298,6 +298,20 @@ export function deleteQuota(may, { kind, name }) {
   }), `delete the quota of ${kind} ${name}`);
 }
 
+export function dropStream(may, stream) {
+  return may.has("admin") && button("Drop the stream …", () => ask({
+    title: `Drop the stream ${stream.name}`,
+    text: ["The broker forgets its position, and retention does not wait for it any more.",
+      "If it still runs, its next report creates it again."],
+    button: "Drop the stream",
+    act: async () => {
+      await send("DELETE", ["streams", stream.name]);
+      location.hash = "#/streams";
+      return `The stream ${stream.name} is dropped.`;
+    },
+  }));
+}
+
 export function setClock(may, clock) {
   return may.has("admin") && button("Set broker time …", () => ask({
     title: "Set broker time to the wall clock",

@@ -19,6 +19,8 @@ const VIEWS = [
   [/^security$/, security],
   [/^audit$/, views.audit],
   [/^transactions$/, views.transactions],
+  [/^streams$/, views.streams],
+  [/^streams\/[^/]+$/, views.stream],
   [/^quotas$/, views.quotas],
   [/^clock$/, views.clock],
   [/^configuration$/, views.configuration],

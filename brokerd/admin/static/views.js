@@ -274,6 +274,38 @@ export async function transactions(parts, query) {
     pages(["transactions"], "first_number", first, page.next_number)];
 }
 
+const held = (stream) => stream.hold_dropped ? `dropped: ${stream.hold_dropped}` : stream.holds ? "yes" : "no";
+const counted = (shown, lag) => lag === null ? "not counted yet" : shown(lag);
+const selection = (stream) => stream.topics === null ? "all" : stream.topics.join(", ");
+
+export async function streams(parts, query) {
+  const first = Number(query.get("first") ?? 0);
+  const page = await get(["streams"], { first, limit: ROWS });
+  const rows = page.streams.map((one) => [
+    link(one.name, "streams", one.name), counted(number, one.lag_records), counted(bytes, one.lag_bytes),
+    seconds(one.silent_seconds), held(one), one.owner, selection(one)]);
+  return [
+    section("Named streams, by name", table("streams",
+      ["stream", "#lag", "#lag in the journal", "#since the last report", "holds retention", "account", "topics"], rows)),
+    pages(["streams"], "first", first, page.next)];
+}
+
+export async function stream([, name]) {
+  const [found, may] = await Promise.all([get(["streams", name]), permissions()]);
+  const rows = found.positions.flatMap((place) => place.offsets.map((offset, partition) => [
+    link(place.topic, "topics", place.topic), number(partition), number(offset), number(place.next_offsets[partition]),
+    number(Math.max(0, place.next_offsets[partition] - offset))]));
+  return [
+    element("h2", { className: "name" }, `Stream ${name}`),
+    facts([
+      ["lag", counted(number, found.lag_records)], ["lag in the journal", counted(bytes, found.lag_bytes)],
+      ["position in the journal", number(found.lsn)], ["last report", found.reported], ["first report", found.created],
+      ["holds retention", held(found)], ["account", found.owner], ["topics", selection(found)]]),
+    buttons(actions.dropStream(may, found)),
+    section("Positions", table("positions", ["topic", "#partition", "#next offset", "#end", "#behind"],
+      rows.slice(0, SEARCH_LIMIT)))];
+}
+
 export async function clock() {
   const [found, may] = await Promise.all([get(["clock"]), permissions()]);
   return [
