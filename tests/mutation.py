@@ -1,4 +1,4 @@
-"""Run mutation tests of one room with cosmic-ray, in a copy of the working tree.
+"""Run mutation tests of one room or module with cosmic-ray, in a copy of the working tree.
 
 python -m tests.mutation groups --count 60 --cosmic-ray /tmp/mutation/bin/cosmic-ray
 
@@ -52,9 +52,10 @@ name = "local"
 
 
 def tests_of(source: str) -> list[str]:
-    """Return the test files that the modules of a room name."""
+    """Return the test files that a module, or the modules of a room, name."""
     named: set[str] = set()
-    for path in (ROOT / source).rglob("*.py"):
+    top = ROOT / source
+    for path in [top] if top.is_file() else top.rglob("*.py"):
         first = path.read_text().partition("\n")[0]
         if first.startswith(TESTS):
             named.update(one.strip() for one in first.removeprefix(TESTS).split(","))
@@ -100,14 +101,17 @@ def keep_some(session: Path, count: int, seed: int) -> int:
 def main(given: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.mutation", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.add_argument("room", choices=ROOMS)
+    names = ", ".join(ROOMS)
+    parser.add_argument("room", help=f"{names}, or the path of one module, such as brokerd/x.py")
     parser.add_argument("--count", type=int, default=100, help="how many mutants are tried")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--timeout", type=float, default=300.0, help="seconds of a mutant's tests")
     parser.add_argument("--seconds", type=float, help="end after this time, with what there is")
     parser.add_argument("--cosmic-ray", default="cosmic-ray", metavar="PROGRAM")
     options = parser.parse_args(given)
-    source = ROOMS[options.room]
+    source = ROOMS.get(options.room, options.room)
+    if not (ROOT / source).exists():
+        parser.error(f"{source} does not exist; rooms are {names}")
     tests = " ".join(tests_of(source))
     with tempfile.TemporaryDirectory(prefix="mutation-") as directory:
         root = Path(directory)

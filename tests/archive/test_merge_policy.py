@@ -11,6 +11,7 @@ from brokerd.archive.maintain.merge_policy import (
     SMALL_ROUND_GROWTH,
     deepest,
     neighbours_to_merge,
+    pieces,
 )
 
 LIMIT = 128
@@ -96,3 +97,8 @@ def test_the_key_that_most_files_hold_is_found(
     if found:
         low, high = max(held[at][0] for at in found), min(held[at][1] for at in found)
         assert low <= high
+
+
+def test_runs_are_cut_to_a_number_of_files_and_a_single_file_is_left() -> None:
+    assert pieces([range(7), range(10, 14)], 3) == [range(3), range(3, 6), range(10, 13)]
+    assert pieces([range(2, 4), range(5, 6)], 3) == [range(2, 4)]

@@ -7,13 +7,14 @@ import pytest
 from brokerd.archive.contract.bounds import Bounds, PartitionBounds, TopicBounds
 from brokerd.archive.contract.layout import Range, parse_records_name, records_name
 from brokerd.archive.maintain.compaction_state import PartitionState
-from brokerd.archive.maintain.file_stats import RecordsFile
+from brokerd.archive.maintain.file_stats import FileExtent, RecordsFile
 from brokerd.archive.maintain.merge_policy import FILES_MAX
 from brokerd.archive.maintain.selection import (
     DEPTH_MAX,
     PartitionExtent,
     compaction_bounds,
     files_to_merge,
+    partition_extents,
     partitions_to_compact,
 )
 
@@ -72,6 +73,22 @@ def test_large_shared_files_are_sorted_into_each_other_when_they_are_many() -> N
     assert {file.path for file in unit} == {file.path for file in [*wide, one_more]}
 
 
+def test_large_shared_files_of_one_topic_are_compared_by_partition() -> None:
+    """Files of its other partitions have nothing to sort into them."""
+
+    def of(lsn: int, low: int, high: int) -> RecordsFile:
+        tail = f"{lsn:08x}-{'0' * 16}"
+        path = records_name(1, Range(1, low, 0, 1), Range(1, high, 0, 1), tail)
+        return RecordsFile(path, SIZE, 1, lsn, parse_records_name(path))
+
+    below = [of(lsn, 0, 3) for lsn in range(DEPTH_MAX - 1)]
+    above = [of(100 + lsn, 4, 7) for lsn in range(DEPTH_MAX - 1)]
+    assert files_to_merge([*below, *above], SIZE) == []
+    both = of(200, 3, 4)
+    (unit,) = files_to_merge([*below, *above, both], SIZE)
+    assert {file.path for file in unit} == {file.path for file in [*below, both]}
+
+
 def test_only_some_topics_are_merged_when_others_are_not_meant() -> None:
     """Shared files hold others' records, so they are left."""
     files = [own(0, 5), own(5, 9), own(0, 5, topic_id=17), own(5, 9, topic_id=17)]
@@ -89,6 +106,18 @@ def test_only_topics_that_are_set_so_are_compacted_below_their_bound() -> None:
     assert compaction_bounds(bounds(True, (0, 10), (5, 5), (2, 3))) == {(1, 0): 10, (1, 2): 3}
     assert compaction_bounds(bounds(False, (0, 10))) == {}
     assert compaction_bounds(bounds(True, (0, 10)), only={2}) == {}
+
+
+def test_the_extent_of_a_partition_is_that_of_all_its_files() -> None:
+    """From the first offset to the last end; rows add up."""
+    files = [own(20, 30), own(0, 5), own(5, 9), own(0, 2, topic_id=17)]
+    for file in files:
+        assert file.name.only is not None
+        file.extents.append(FileExtent(*file.name.only, file.rows))
+    assert partition_extents(files) == {
+        (1, 0): PartitionExtent(0, 30, 19),
+        (17, 0): PartitionExtent(0, 2, 2),
+    }
 
 
 @pytest.mark.parametrize(

@@ -82,7 +82,10 @@ def _worth_merging(
 def _overlapping(files: Sequence[RecordsFile], file_bytes: int) -> list[list[RecordsFile]]:
     """Return the large shared files of a bucket with the same partition, if they are many."""
     large = [file for file in files if file.size * 2 >= file_bytes]
-    deep = deepest([((n[1], n[2]), (n[3], n[4])) for n in (file.name for file in large)])
+    names = [file.name for file in large]
+    firsts = [(name.first_topic_id, name.first_partition) for name in names]
+    lasts = [(name.last_topic_id, name.last_partition) for name in names]
+    deep = deepest(list(zip(firsts, lasts, strict=True)))
     return [[large[at] for at in deep[:FILES_MAX]]] if len(deep) >= DEPTH_MAX else []
 
 
