@@ -1495,7 +1495,7 @@ BUGS = (
         "records of topics without their own time to live expire after half of it",
         "broker/records/append.py",
         ("            ttl_us = self._ttl_us\n", "            ttl_us = self._ttl_us // 2\n"),
-        tests="broker/test_broker.py",
+        tests="broker/test_retention.py",
     ),
     bug(
         "retention-halved",
@@ -1573,32 +1573,12 @@ BUGS = (
     ),
     # -- event indexes -------------------------------------------------------------------------
     bug(
-        "event-index-of-another-place",
-        "an event index counts for a segment of its id, whatever its LSNs",
-        "walformat/event_index.py",
-        (
-            "if place != [segment_id, first_lsn, end_lsn]:",
-            "if place[0] != segment_id:",
-        ),
-        tests="wal/test_event_index.py",
-    ),
-    bug(
         "event-index-lacks-the-end",
         "an event index lacks the events of the last chunk",
         "walformat/event_index.py",
         (
             "        self._end_chunk()\n        partitions = [",
             "        partitions = [",
-        ),
-        tests="wal/test_event_index.py",
-    ),
-    bug(
-        "event-index-of-the-last-commit",
-        "an event index has only the last commit of a group in a chunk",
-        "walformat/event_index.py",
-        (
-            "events.commits[group] = min(least, first), max(greatest, first)",
-            "events.commits[group] = first, first",
         ),
         tests="wal/test_event_index.py",
     ),

@@ -478,6 +478,14 @@ class TestNoRoom:
             10,
         ]
 
+    def test_small_requests_pass_again_after_a_commit(self) -> None:
+        house = House(settings=BrokerSettings(max_uncommitted_bytes=80 * KIB))
+        for _ in range(3):
+            produce(house, "t", bytes(78 * KIB))
+            house.turn()
+            produce(house, "t", bytes(6 * KIB))
+            house.run()
+
     def test_light_requests_wait_for_the_commit_in_flight_and_for_their_own(self) -> None:
         house = House()
         commit = house.broker.group_commit

@@ -58,6 +58,17 @@ def fill(house: House, topic: str, kib: int) -> None:
         house.run()
 
 
+def test_topics_without_their_own_time_to_live_have_the_default() -> None:
+    ttl_us = 5 * SECOND_US
+    defaults = RetentionSettings(TopicSettings(0, 0, ttl_us))
+    house = House(settings=BrokerSettings(retention=defaults))
+    house.broker.topics.create("own", 1, TopicSettings(ttl_us=2 * ttl_us))
+    now_us = house.broker.time.time_us()
+    for topic, live_us in ("t", ttl_us), ("own", 2 * ttl_us):
+        produce(house, topic, b"x")
+        assert read(house, topic, 0).expires_at_us == now_us + live_us
+
+
 class TestAge:
     def test_records_go_when_they_are_old_and_not_before(self) -> None:
         house = House(settings=settings(retention_seconds=25))

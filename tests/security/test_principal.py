@@ -151,6 +151,17 @@ def test_a_deleted_account_may_nothing_even_if_another_takes_its_name() -> None:
     assert allowed(hall.somebody("ann")) == READ | WRITE | ADMIN
 
 
+def test_a_new_password_ends_the_permissions_of_a_login_by_the_old_one() -> None:
+    hall = Hall()
+    hall.add("ann", "consumer", password="old")
+    logged_in = Principal(hall.directory, hall.told.append, "ann", "flymq", password="old")
+    by_listener = hall.somebody("ann")
+    assert allowed(logged_in) == READ
+    hall.add("ann", "consumer", password="new")
+    assert allowed(logged_in) == 0
+    assert allowed(by_listener) == READ
+
+
 def test_a_name_without_an_account_is_as_anonymous_until_there_is_one() -> None:
     """A listener or a certificate may name who is not known yet."""
     hall = Hall(Policy(allow_anonymous=True))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import csv
 import os
 import subprocess
 import sys
@@ -44,6 +45,19 @@ def test_a_bug_has_exactly_one_place_for_each_edit_and_leaves_sound_python(
     for edit in one.edits:
         text = (tmp_path / edit.file).read_text()
         assert ast.dump(ast.parse(text)) != ast.dump(ast.parse((ROOT / edit.file).read_text()))
+
+
+def test_the_page_has_a_row_with_an_answer_for_each_bug() -> None:
+    page = (ROOT / "docs" / "simulator.rst").read_text()
+    table = page.partition(":header: bug, simulator, crash points, suite")[2]
+    lines = [line.strip() for line in table.partition("\nWhy neither")[0].splitlines()]
+    rows = {
+        row[0].strip("`"): row[1:] for row in csv.reader(filter(None, lines), skipinitialspace=True)
+    }
+    assert set(rows) == {one.name for one in BUGS}
+    for name, cells in rows.items():
+        assert len(cells) == 3, name
+        assert any(cell and cell != "not found" for cell in cells), name
 
 
 def test_there_are_as_many_bugs_as_promised_with_names_of_their_own() -> None:
