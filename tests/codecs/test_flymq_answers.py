@@ -310,6 +310,17 @@ def test_large_values_can_be_sent_without_a_copy(found):
         assert read(CONSUME, b"".join(parts)) == fm.Consumed(b"k", value)
 
 
+@pytest.mark.parametrize("count", [1, 2, 500, 1024, 1025])
+@pytest.mark.parametrize("size", [0, 1, 63, 64, 100])
+def test_records_of_one_size_are_read_like_all_others(count, size):
+    """One layout packs them, up to 64 KiB and 1,024 records."""
+    records = [Record(7 + 3 * number, bytes([number % 256]) * size) for number in range(count)]
+    data = fetched_sdk(records, 9)
+    assert read(SDK_FETCH, data) == fm.Fetched(seen(records), 9)
+    other = fetched_sdk([*records, Record(9999, bytes(size + 1))], 9)
+    assert other[20:].startswith(data[20:]), "as beside a record of another size"
+
+
 def test_large_values_are_copied_once():
     """The only memory that an answer takes is its own."""
     value = bytes(8 << 20)
