@@ -109,6 +109,7 @@ test-older-spark: $(READY)
 	@sh scripts/older_spark_environment.sh $(VENV) $(OLDER_SPARK) 4.1.4 4.4.0
 	BROKERD_DELTA_JARS=$$(echo $(OLDER_SPARK)/jars/*.jar | tr ' ' ,) \
 	    $(OLDER_SPARK)/env/bin/python -m pytest -p no:cacheprovider -m slow tests/archive/test_delta_spark.py
+	$(OLDER_SPARK)/env/bin/python -m pytest -p no:cacheprovider -m slow tests/spark/test_connect.py
 	$(OLDER_SPARK)/env/bin/python -m pytest -p no:cacheprovider -m 'not slow and not soak' $(or $(ARGS),tests/spark)
 
 # make -j2 lint runs both at once.

@@ -111,7 +111,8 @@ def test_a_stream_has_the_same_rows_where_spark_has_streams(found: dict[str, Any
     if HAS_STREAMS:
         assert found["stream"] == rows(*range(2 * COUNT))
     else:
-        assert "streams of brokerd need Spark 4.2 or later" in found["stream"]
+        # Spark 4.1 may hide the text of brokerd: "Python worker failed to connect back".
+        assert "[STREAM_FAILED]" in found["stream"]
 
 
 @pytest.mark.parametrize(("way", "topic"), [("sink", "batch"), ("stream sink", "stream")])
