@@ -159,7 +159,7 @@ def test_the_view_has_every_part() -> None:
         (ListRule("t", True, False, (("ann", READ),), ()),),
         ((LABEL, "ann"),),
         (("s", "full", ((1, (A,)),)),),
-        (("default", "*", 7, 0),),
+        (("default", "*", 7, 0, 0),),
     )
 
 
