@@ -14,6 +14,7 @@ from brokerd.admin.metrics import (
     GROUP_DEFINITIONS,
     HISTOGRAMS,
     QUOTA_DEFINITIONS,
+    STREAM_DEFINITIONS,
     TOPIC_METRICS,
 )
 from tests.test_conditions import ALL
@@ -67,7 +68,7 @@ def test_every_metric_is_on_the_page_and_no_other() -> None:
         "brokerd_group_series_omitted",
         "brokerd_schedule_lateness_seconds",
     }
-    for definition in (*DEFINITIONS, *GROUP_DEFINITIONS, *QUOTA_DEFINITIONS):
+    for definition in (*DEFINITIONS, *GROUP_DEFINITIONS, *STREAM_DEFINITIONS, *QUOTA_DEFINITIONS):
         suffix = "_total" if definition.kind is CounterMetricFamily else ""
         used.add(definition.name + suffix)
     assert used == rows("Metrics")

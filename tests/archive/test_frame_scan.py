@@ -19,6 +19,7 @@ from brokerd.walformat import (
     FRAME_HEADER_BYTES,
     SEGMENT_HEADER_BYTES,
     Entry,
+    EntryKind,
     RecordColumns,
     encode_frame,
 )
@@ -241,7 +242,9 @@ def test_damage_in_a_closed_file_is_an_error_that_names_the_place(tmp_path: Path
 
 
 def test_a_newer_format_is_refused(tmp_path: Path) -> None:
-    path = make_segment(tmp_path, 0, [(TIME_US, [Entry(11, 0, 0, 0, 0, b"?")])], indexed=False)
+    path = make_segment(
+        tmp_path, 0, [(TIME_US, [Entry(max(EntryKind) + 1, 0, 0, 0, 0, b"?")])], indexed=False
+    )
     with pytest.raises(NewerFormat, match="upgrade brokerd"):
         _walk(path)
 

@@ -43,7 +43,7 @@ def test_the_same_modules_are_the_same_zip(tmp_path: Path) -> None:
     assert one.name == other.name
     assert one.name.startswith(f"brokerd-{__version__}-")
     assert one.read_bytes() == other.read_bytes()
-    assert one.stat().st_size < 1 << 19
+    assert one.stat().st_size < 5 << 17
 
 
 def test_it_has_modules_and_nothing_else(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 ASKING = (
     *("topic", "group", "lease", "dlq", "schedule", "produce", "tail", "archive", "clock"),
     *("user", "acl", "key", "audit", "whoami", "schema", "quota"),
-    *("completion", "connections", "explain", "status", "top"),
+    *("completion", "connections", "explain", "status", "streams", "top"),
     *("backup", "restore"),
 )
 """The verbs that docs/cli.rst is about."""

@@ -77,7 +77,10 @@ def call(method: str, path: str, body: dict[str, object] | None = None) -> Reque
 
     def request(topic: str) -> bytes:
         there = path.replace("/T", f"/{topic}", 1)
-        fields = {name: topic if one == "T" else one for name, one in (body or {}).items()}
+        fields = {
+            name: topic if one == "T" else [topic] if one == ["T"] else one
+            for name, one in (body or {}).items()
+        }
         content = json.dumps(fields).encode() if method != "GET" else b""
         lines = [f"{method} {there} HTTP/1.1", "host: here", f"content-length: {len(content)}"]
         if method != "GET":
@@ -175,7 +178,9 @@ FORM = Form(
         operation(BY_ROLE, "DELETE", "/quotas/account/spare"),
         operation("MONITOR", "GET", "/streams"),
         operation("MONITOR", "GET", "/streams/s"),
-        operation("READ", "PUT", "/streams/new/position", {"log_id": "", "lsn": 0}),
+        operation(
+            "READ", "PUT", "/streams/new/position", {"log_id": "", "lsn": 0, "topics": ["T"]}
+        ),
         operation(BY_ROLE, "DELETE", "/streams/s"),
         operation(BY_ROLE, "GET", "/audit"),
         operation("login", "GET", "/schemas"),
