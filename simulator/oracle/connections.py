@@ -122,12 +122,13 @@ def _check_cause(
     quiet_us = at_us - one.last_us + EARLY_US
     silent_us = at_us - one.opened_us + EARLY_US if one.first_us == NEVER else 0
     unfinished_us = at_us - one.arrived_us + EARLY_US if one.arrived_us != NEVER else 0
+    is_stranger = permissions.may_be_stranger(one.client, Span(at_us, at_us))
     causes = (
         0 < rules.idle_us <= quiet_us,
         0 < rules.first_byte_us <= silent_us,
         0 < rules.unfinished_us <= unfinished_us,
-        0 < rules.login_us <= at_us - one.opened_us + EARLY_US
-        and permissions.may_be_stranger(one.client, Span(at_us, at_us)),
+        is_stranger and 0 < rules.login_us <= at_us - one.opened_us + EARLY_US,
+        is_stranger and at_us == one.arrived_us,  # with a large unfinished frame
     )
     if not any(causes):
         text = f"closed after {at_us - one.opened_us} us, {quiet_us} us after its last byte"

@@ -105,6 +105,15 @@ def test_only_a_client_without_an_account_must_log_in(enabled: bool, found: list
     assert judged(ended, principal="ann", enabled=enabled, login_us=SECOND) == found
 
 
+@pytest.mark.parametrize(("enabled", "found"), [(True, ["P8-closed"]), (False, [])])
+def test_only_a_client_without_an_account_may_send_no_large_frame(
+    enabled: bool, found: list[str]
+) -> None:
+    """The broker closes such a connection with the byte that is too many."""
+    ended = a_connection(closing_us=2 * SECOND)
+    assert judged(ended, principal="ann", enabled=enabled) == found
+
+
 def with_quota(*connections: Connected) -> list[str]:
     history = History(boots=[Boot(number=0, begun_us=0, ready_us=0)], clock_steps=[])
     history.connections, history.ended_us = [*connections], 100 * SECOND
