@@ -9,6 +9,8 @@ import os
 import sys
 from pathlib import Path
 
+from pyspark.errors import StreamingQueryException
+
 from brokerd.archive.cluster.session import SparkOptions, spark_session
 from brokerd.spark import register
 
@@ -29,7 +31,10 @@ def main(data_dir: str, output: str, checkpoint: str, work: str) -> None:
             .trigger(availableNow=True)
             .start()
         )
-        query.awaitTermination()
+        try:
+            query.awaitTermination()
+        except StreamingQueryException as error:  # its text needs the Java that ends with the block
+            raise SystemExit(str(error)) from None
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ from tests.archive.test_with_broker import ROOT
 KILLS = 20
 SEED = 22
 ROWS_OF_FILE = 300
-SECONDS = 300.0
+SECONDS = 1_200.0
 TOPICS = ("t0", "t1", "t2")
 
 
