@@ -215,8 +215,7 @@ class Connection(Protocol):
         self._serve_again = False
         self._pass_ends = 0.0
         self._long_runs = LONG_RUNS_MAX
-        """Long runs of requests in a row; a new connection begins like one that had some."""
-        """Whether the last pass was short: the next one does not wait for the turn of others."""
+        """Long runs of requests in a row. A new connection begins as after `LONG_RUNS_MAX`."""
         self._made_us = 0
         self._slice_owner: SliceOwner | None = None
         self._slice_owner_name = ""
