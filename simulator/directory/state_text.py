@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterator
 
 from brokerd.broker import Broker, GroupPartition, Topic
+from brokerd.groups.packed import pack
 from brokerd.server.assembly import broker_settings
 from brokerd.server.config import Config
 from brokerd.wal import WalOptions
@@ -84,6 +85,19 @@ def _group_partition(group_partition: GroupPartition) -> str:
     leases = sorted((lease.offset, lease.owner, lease.token) for lease in store.leases())
     letters = [(one.offset, one.reason, one.grants, one.failures) for one in store.dead_letters()]
     return (
-        f"floor {store.floor} lag {store.lag(end)} token {store.last_token} leases {leases} "
+        f"floor {store.floor} lag {store.lag(end)} token {_token(group_partition)} leases {leases} "
         f"attempts {attempts} dead {letters} {store.settings.to_json()}{' paused' * store.paused}"
     )
+
+
+def _token(group_partition: GroupPartition) -> int:
+    """Return the token of the latest grant; of an unused group partition, the token base.
+
+    A start leaves unused group partitions of a snapshot out, and makes them anew: they begin at the
+    token base of that time, which may be higher (`GroupPartition.is_unused`).
+    """
+    packed = pack(group_partition.store)
+    new = GroupPartition(group_partition.group, group_partition.partition)
+    if packed is not None and new.is_unused(packed):
+        return new.last_token
+    return group_partition.store.last_token

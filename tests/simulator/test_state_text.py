@@ -36,6 +36,40 @@ def test_snapshot_and_log_tell_the_same() -> None:
     assert "1: (1, 1)" in quick[2], "one grant, one failure"
 
 
+def test_tokens_of_unused_group_partitions_do_not_count() -> None:
+    """A start from a snapshot makes them anew, with the tokens of groups deleted meanwhile."""
+    room = Room()
+    room.boot()
+    core = room.machine.core
+    assert core is not None
+    core.broker.topics.create("orders", 2)
+    core.broker.topics.create("old", 1)
+    core.broker.groups.pause("orders", "g")
+    core.broker.groups.resume("orders", "g")
+    room.ask(mm.Produce("old", b"payload"))
+    room.ask(mm.Acquire("old", "g", "me"))
+    core.broker.topics.delete("old")
+    room.machine.stop()
+    room.run(lambda: not room.machine.is_up)
+    quick = state_of(room.disk, CONFIG)
+    assert state_of(without_snapshots(room.disk), CONFIG) == quick
+    tokens = [line.split(" leases ")[0] for line in quick if line.startswith("  'g'")]
+    assert tokens == ["  'g': floor 0 lag 0 token 1"] * 2, "the token base"
+
+
+def test_tokens_of_used_group_partitions_count() -> None:
+    """Also where a lease that was given back left nothing but its token."""
+    room = Room()
+    room.boot()
+    room.ask(produce(0))
+    for token in (1, 2):
+        room.ask(mm.Acquire("orders", "g", "me"))
+        room.ask(mm.Release("orders", "g", "me"))
+        room.machine.kill()
+        assert f"floor 0 lag 1 token {token} leases []" in state_of(room.disk, CONFIG)[2]
+        room.boot()
+
+
 def test_reading_changes_nothing() -> None:
     """It is done on a copy."""
     disk = a_room().disk
