@@ -9,10 +9,11 @@ import pytest
 from twisted.logger import capturedLogs
 
 from brokerd.broker import BrokerSettings
+from brokerd.broker.group_commit import Congested
 from brokerd.broker.model.topics import TopicSettings
 from brokerd.broker.retention.retention import RetentionSettings
 from brokerd.broker.streams import StreamReport
-from brokerd.errors import Denied
+from brokerd.errors import BrokerdError, Denied, InvalidRequest, NoSpace
 from brokerd.security import READ
 from brokerd.security.access import OPEN
 from brokerd.security.accounts import AccessList, Account
@@ -176,6 +177,28 @@ def test_a_full_disk_ends_all_holds(house: House) -> None:
     house.wal._allocator.error = None
     report(house, 1)
     assert state(house) == (True, "")
+
+
+@pytest.mark.parametrize("refusal", [NoSpace, Congested])
+def test_a_hold_is_dropped_when_the_log_has_room(
+    house: House, monkeypatch: pytest.MonkeyPatch, refusal: type[BrokerdError]
+) -> None:
+    report(house, 1)
+    house.wal._allocator.error = "No space left on device"
+    errors: list[BrokerdError] = [refusal("not now")]
+
+    def admit(size: int) -> None:
+        raise errors[-1]
+
+    with monkeypatch.context() as patch:
+        patch.setattr(house.broker.group_commit, "admit_events", admit)
+        pass_rounds(house)
+        assert state(house) == (True, "")
+        errors.append(InvalidRequest("a fault"))
+        with pytest.raises(InvalidRequest):
+            house.broker.streams.drop_holds()
+    pass_rounds(house)
+    assert state(house) == (False, "disk")
 
 
 def test_without_a_time_no_stream_holds() -> None:

@@ -5,11 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from twisted.internet.defer import Deferred, ensureDeferred
 
 from brokerd.archive.contract.view import Archive
 from brokerd.broker import BrokerSettings
 from brokerd.broker import streams as module
-from brokerd.broker.streams import LAYOUT, Lag, StreamReport
+from brokerd.broker.slices import Pace, SliceOwner, SliceQueue
+from brokerd.broker.streams import LAG_STEPS, LAYOUT, Lag, StreamReport
 from brokerd.errors import (
     BrokerdError,
     Denied,
@@ -25,6 +27,7 @@ from brokerd.security.principal import Principal
 from tests.broker.fakearchive import FakeArchive
 from tests.broker.test_audit import AUDITED, ask
 from tests.house import House
+from tests.protocols.flymq_desk import Steps
 
 
 def report(house: House, name: str = "loader", by: Any = OPEN, **fields: Any) -> None:
@@ -33,10 +36,18 @@ def report(house: House, name: str = "loader", by: Any = OPEN, **fields: Any) ->
     house.run()
 
 
-def lag(house: House, name: str = "loader") -> Lag:
+def counting(house: House, name: str, slices: SliceQueue) -> Deferred[Lag | None]:
+    """Begin to count the lag of a stream."""
     stream = house.broker.streams.find(name)
     assert stream is not None
-    return house.broker.streams.lag(stream)
+    return ensureDeferred(house.broker.streams.count_lag(stream, Pace(slices, SliceOwner())))
+
+
+def lag(house: House, name: str = "loader") -> Lag:
+    counted: list[Lag | None] = []
+    counting(house, name, house.broker.slices).addCallback(counted.append)
+    assert counted[0] is not None, "the clock stands still, so it takes one slice"
+    return counted[0]
 
 
 def fill(house: House, topic: str = "orders", records: int = 3) -> int:
@@ -72,6 +83,25 @@ def test_the_lag_has_only_topics_of_the_selection_and_no_removed_records() -> No
     assert lag(house).records == 1
     report(house, "all")
     assert lag(house, "all").records == 1 + 5  # not those of the audit trail
+
+
+@pytest.mark.parametrize("is_dropped", [False, True])
+def test_a_long_lag_is_counted_in_slices(is_dropped: bool) -> None:
+    house, clock = House(), Steps()
+    clock.look_seconds = 1.0
+    house.broker.topics.create("orders", 5 * LAG_STEPS)
+    house.append("orders", b"x")
+    report(house)
+    counted: list[Lag | None] = []
+    counting(house, "loader", SliceQueue(clock)).addCallback(counted.append)
+    turns = 0
+    while not counted:
+        clock.step()
+        turns += 1
+        if is_dropped and turns == 2:
+            house.broker.streams.drop(OPEN, "loader")
+    assert turns == 5
+    assert counted == [None if is_dropped else Lag(1, house.wal.appended_lsn)]
 
 
 @pytest.mark.parametrize("ending", ["crash", "snapshot", "clean"])

@@ -35,10 +35,10 @@ def list_streams(call: Call) -> StreamList:
     )
 
 
-def describe_stream(call: Call) -> StreamDetails:
+async def describe_stream(call: Call) -> StreamDetails:
     """Return a stream with its lag and positions. Raises `NotFound`."""
-    streams = call.broker.streams
-    stream = _existing(call)
+    lag = await call.broker.streams.count_lag(_existing(call), call.pace())
+    stream = _existing(call)  # it may have reported, or be dropped, meanwhile
     positions: list[TopicOffsets] = []
     partitions = 0
     for topic_id, offsets in stream.offsets.items():
@@ -50,8 +50,7 @@ def describe_stream(call: Call) -> StreamDetails:
             break
         ends = [partition.next_offset for partition in topic.partitions]
         positions.append(TopicOffsets(topic.name, topic_id, list(offsets), ends))
-    fields = _fields(call, stream, streams.lag(stream))
-    return StreamDetails(**fields, positions=positions)
+    return StreamDetails(**_fields(call, stream, lag), positions=positions)
 
 
 async def report_position(call: Call) -> StreamShape:
