@@ -35,6 +35,32 @@ class Clock(Protocol):
     ) -> Timer: ...
 
 
+class StepTimer:
+    """Makes the next call of work that is done in steps. At most one call waits."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._call: Timer | None = None
+        self.is_stopped = False
+
+    def call_later(self, seconds: float, function: Callable[[], None]) -> None:
+        """Call ``function`` after a time, unless `stop` is called before."""
+
+        def run() -> None:
+            self._call = None
+            function()
+
+        if not self.is_stopped:
+            self._call = self._clock.callLater(seconds, run)
+
+    def stop(self) -> None:
+        """Cancel the call that waits, and make no other."""
+        self.is_stopped = True
+        if self._call is not None:
+            self._call.cancel()
+            self._call = None
+
+
 class ClockSettings(NamedTuple):
     """Section ``[clock]`` of the configuration, in microseconds."""
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from brokerd.broker.clock import START_GAP_US, BrokerTime, ClockSettings
+from twisted.internet.task import Clock
+
+from brokerd.broker.clock import START_GAP_US, BrokerTime, ClockSettings, StepTimer
 
 SECOND_US = 1_000_000
 DAY_SECONDS = 86_400
@@ -248,3 +250,17 @@ class TestUnlogged:
         hands.wrong = DAY_SECONDS
         hands.restart()
         assert hands.time.unlogged() == {}
+
+
+def test_a_stopped_timer_makes_no_call() -> None:
+    """Neither the one that waits, nor a later one."""
+    clock, calls = Clock(), list[str]()
+    timer = StepTimer(clock)
+    timer.call_later(1, lambda: calls.append("first"))
+    clock.advance(1)
+    timer.call_later(1, lambda: calls.append("waits"))
+    timer.stop()
+    timer.stop()
+    timer.call_later(1, lambda: calls.append("late"))
+    clock.advance(10)
+    assert calls == ["first"]

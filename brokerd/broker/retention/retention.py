@@ -20,7 +20,8 @@ from typing import Any
 
 from twisted.logger import Logger
 
-from brokerd.broker.clock import Timer
+from brokerd.broker.archive.bounds import HeldFrom
+from brokerd.broker.clock import StepTimer
 from brokerd.broker.context import Context
 from brokerd.broker.group_commit import Congested
 from brokerd.broker.model.topics import Partition, TopicSettings
@@ -50,9 +51,6 @@ VISIT_LETTERS_MAX = 1_000
 DAY_US = 86_400 * 1_000_000
 
 NO_LIMITS = TopicSettings(retention_us=0, retention_bytes=0, ttl_us=0)
-
-HeldFrom = Callable[[Partition], int | None]
-"""`Streams.held_from`."""
 
 Remove = Callable[[list[tuple[Partition, int]], str], int]
 """`TopicAdmin.remove`."""
@@ -101,31 +99,19 @@ class Retention:
         self._held_from = held_from
         self._drop_holds = drop_holds
         self._todo: Iterator[tuple[Partition, TopicSettings] | None] | None = None
-        self._call: Timer | None = None
-        self._stopped = False
+        self._timer = StepTimer(context.clock)
         self._errors = 0
         self._last_error: str | None = None
 
     def start(self) -> None:
         """Start the first round after ``check_us``."""
         self._segment_cleaner.start()
-        self._later(self._settings.check_us / 1e6, self._round)
+        self._timer.call_later(self._settings.check_us / 1e6, self._round)
 
     def stop(self) -> None:
         """Start no more work and ignore the results of threads."""
-        self._stopped = True
+        self._timer.stop()
         self._segment_cleaner.stop()
-        if self._call is not None:
-            self._call.cancel()
-            self._call = None
-
-    def _later(self, seconds: float, function: Callable[[], None]) -> None:
-        def run() -> None:
-            self._call = None
-            function()
-
-        if not self._stopped:
-            self._call = self._clock.callLater(seconds, run)
 
     def status(self) -> dict[str, Any]:
         """Return the number of errors, the last error, and the bytes that wait for a snapshot."""
@@ -172,14 +158,14 @@ class Retention:
 
     def _go_on(self) -> None:
         if self._todo is not None:
-            self._later(PAUSE_SECONDS, self._step)
+            self._timer.call_later(PAUSE_SECONDS, self._step)
         else:
             self._segment_cleaner.run(
-                lambda: self._later(self._settings.check_us / 1e6, self._round)
+                lambda: self._timer.call_later(self._settings.check_us / 1e6, self._round)
             )
 
     def _search(self, wanted: list[tuple[Partition, TopicSettings, int]]) -> None:
-        if self._stopped:
+        if self._timer.is_stopped:
             return
         time_us = self._time.removal_us()
         queries = [
@@ -192,7 +178,7 @@ class Retention:
     def _found(
         self, queries: list[LimitQuery], found: list[Answer] | None, error: Exception | None
     ) -> None:
-        if self._stopped:
+        if self._timer.is_stopped:
             return
         if error is not None:
             self._failed("search for new start offsets", error)
@@ -207,7 +193,7 @@ class Retention:
 
     def _move(self, moves: list[tuple[Partition, NewStart]]) -> None:
         """Move start offsets when the log has room, in several turns, then continue the round."""
-        if self._stopped:
+        if self._timer.is_stopped:
             return
         starts: dict[str, list[tuple[Partition, int]]] = {}
         again: list[tuple[Partition, NewStart]] = []
@@ -235,7 +221,7 @@ class Retention:
             again, done = [], len(moves)
         rest = again + moves[done:]
         if rest:
-            self._later(0, lambda: self._move(rest))
+            self._timer.call_later(0, lambda: self._move(rest))
         else:
             self._go_on()
 

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from twisted.logger import Logger
 
-from brokerd.broker.clock import Timer
+from brokerd.broker.clock import StepTimer
 from brokerd.broker.context import Context
 from brokerd.errors import BrokerdError
 from brokerd.wal import SegmentStatus
@@ -37,15 +37,13 @@ class EventIndexer:
     def __init__(self, context: Context, read_threads: WorkerPool) -> None:
         self._wal = context.wal
         self._indexes = context.wal.event_indexes
-        self._clock = context.clock
+        self._timer = StepTimer(context.clock)
         self._read_threads = read_threads
         self._damaged: set[bytes] = set()
         """Ids of segments whose index could not be made."""
-        self._call: Timer | None = None
         self._is_at_work = False
         self._is_checked = False
         """Whether no segment was sealed since the last search began."""
-        self._stopped = False
 
     def start(self) -> None:
         """Search for segments without an index now, and after each sealed segment."""
@@ -57,22 +55,11 @@ class EventIndexer:
         self._is_checked = False
         if not self._is_at_work:
             self._is_at_work = True
-            self._later(CHECK_SECONDS, self._check)
+            self._timer.call_later(CHECK_SECONDS, self._check)
 
     def stop(self) -> None:
         """Start no more work and ignore the results of threads."""
-        self._stopped = True
-        if self._call is not None:
-            self._call.cancel()
-            self._call = None
-
-    def _later(self, seconds: float, function: Callable[[], None]) -> None:
-        def run() -> None:
-            self._call = None
-            function()
-
-        if not self._stopped:
-            self._call = self._clock.callLater(seconds, run)
+        self._timer.stop()
 
     def _submit(
         self, work: Callable[[], Any], done: Callable[[Any, Exception | None], None]
@@ -83,13 +70,13 @@ class EventIndexer:
         """
 
         def ended(result: Any, error: Exception | None) -> None:
-            if self._stopped:
+            if self._timer.is_stopped:
                 return
             if error is None or isinstance(error, (BrokerdError, FileNotFoundError)):
                 done(result, error)
             elif isinstance(error, OSError):
                 self._warn(error)
-                self._later(RETRY_SECONDS, self._check)
+                self._timer.call_later(RETRY_SECONDS, self._check)
             else:
                 raise error
 
@@ -133,7 +120,7 @@ class EventIndexer:
                     self._warn(error)  # otherwise the segment was deleted meanwhile
                 self._damaged.add(segment.segment_id)
             is_ended = is_written or error is not None
-            self._later(PAUSE_SECONDS, self._check if is_ended else next_step)
+            self._timer.call_later(PAUSE_SECONDS, self._check if is_ended else next_step)
 
         def next_step() -> None:
             self._step(segment, build)
