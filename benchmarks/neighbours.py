@@ -77,8 +77,12 @@ class Wire:
 
     def ask(self, request: bytes) -> bytes:
         """Send a request and return the body of its answer."""
-        self._socket.sendall(request)
-        return self.answer()
+        return self.ask_all([request])[0]
+
+    def ask_all(self, requests: Sequence[bytes]) -> list[bytes]:
+        """Send requests in one go, and return the bodies of all answers."""
+        self._socket.sendall(b"".join(requests))
+        return [self._answer() for _ in requests]
 
     def ask_admin(self, path: str, body: bytes) -> int:
         """Post JSON to the admin API and return the status."""
@@ -91,7 +95,7 @@ class Wire:
         self._read(int(fields[b"content-length"]))
         return int(answer.split()[1])
 
-    def answer(self) -> bytes:
+    def _answer(self) -> bytes:
         """Return the body of the next answer."""
         if self._is_flymq:
             head = self._read(8)
@@ -185,9 +189,7 @@ def small_transactions(wire: Wire, number: int) -> Callable[[], None]:
         transaction = answer[2 : 2 + int.from_bytes(answer[:2], "big")].decode()
         one = encode_request(ProduceInTransaction(transaction, f"txn-{number}", b"0123456789"))
         for _ in range(count // 1000):
-            wire._socket.sendall(one * 1000)
-            for _ in range(1000):
-                wire.answer()
+            wire.ask_all([one] * 1000)
         wire.ask(encode_request(CommitTransaction(transaction)))
 
     return once
@@ -204,9 +206,7 @@ def small_produces(wire: Wire, number: int) -> Callable[[], None]:
     one = frame(Command.PRODUCE, {"log_id": "flood", "payload": b"x" * 20, "metadata": None})
 
     def once() -> None:
-        wire._socket.sendall(one * 1000)
-        for _ in range(1000):
-            wire.answer()
+        wire.ask_all([one] * 1000)
 
     return once
 
@@ -225,9 +225,7 @@ def filtered_fetches(wire: Wire, number: int) -> Callable[[], None]:
     topic = f"filtered-{number}"
     one = encode_request(Produce(topic, None, b"x" * 100))
     for _ in range(100):
-        wire._socket.sendall(one * 1000)
-        for _ in range(1000):
-            wire.answer()
+        wire.ask_all([one] * 1000)
     request = encode_request(Fetch(topic, 0, 0, 100_000, filter="no such text", sdk=True))
     return lambda: _check_size(wire.ask(request), 1)
 
@@ -244,9 +242,8 @@ def acquires(wire: Wire, number: int) -> Callable[[], None]:
             frame(Command.ACQUIRE_BATCH, {**lease, "group_id": f"{turn}-{group}"})
             for group in range(400)
         ]
-        wire._socket.sendall(b"".join(requests))
-        for _ in requests:
-            _check(wire.answer())
+        for answer in wire.ask_all(requests):
+            _check(answer)
 
     return once
 
@@ -262,9 +259,8 @@ def new_groups(wire: Wire, number: int) -> Callable[[], None]:
             frame(Command.ACQUIRE_NEXT, {**lease, "group_id": f"{number}-{turn}-{group}"})
             for group in range(100)
         ]
-        wire._socket.sendall(b"".join(requests))
-        for _ in requests:
-            _check(wire.answer())
+        for answer in wire.ask_all(requests):
+            _check(answer)
 
     return once
 
