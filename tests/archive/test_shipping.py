@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import re
 import subprocess
 import sys
 import zipfile
@@ -21,6 +22,7 @@ from brokerd.archive.cluster.shipping import (
     run_task,
     write_zip,
 )
+from brokerd.server.sections import FORMATS
 
 cloudpickle = pytest.importorskip("pyspark.cloudpickle", reason="needs pyspark")
 
@@ -43,7 +45,7 @@ def test_the_same_modules_are_the_same_zip(tmp_path: Path) -> None:
     assert one.name == other.name
     assert one.name.startswith(f"brokerd-{__version__}-")
     assert one.read_bytes() == other.read_bytes()
-    assert one.stat().st_size < 5 << 17
+    assert one.stat().st_size < 1 << 19
 
 
 def test_it_has_modules_and_nothing_else(tmp_path: Path) -> None:
@@ -53,6 +55,9 @@ def test_it_has_modules_and_nothing_else(tmp_path: Path) -> None:
         assert archive.read("brokerd/errors.py") == (ROOT / "brokerd/errors.py").read_bytes()
     assert "brokerd/archive/ingest/tasks.py" in names
     assert {Path(name).suffix for name in names} == {".py"}
+    assert {"brokerd/client/mamamia.py", "brokerd/codecs/mamamia/requests.py"} <= {*names}
+    others = {*FORMATS} - {"mamamia"}
+    assert not [name for name in names if others & {*re.split(r"[/._]", name)}], "never imported"
 
 
 def test_all_in_it_can_be_imported_from_it_alone(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 
 The driver sends executors a zip of its modules. Spark's workers import it before any installed
 brokerd (docs/spark-cluster.rst). Equal modules give equal zips. The zip has no libraries, so each
-machine needs them installed.
+machine needs them installed. Of the wire formats it has Mamamia alone, in which the sink writes.
 
 A task first compares packages. If another brokerd would run it, or a library is missing, it
 returns an error text before it unpickles the function: `portable_task`.
@@ -17,9 +17,10 @@ from __future__ import annotations
 import importlib.resources
 import os
 import pickle
+import re
 import sys
 import zipfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence, Set
 from functools import cache
 from hashlib import blake2b
 from importlib.resources.abc import Traversable
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
 PACKAGES = ("archive", "client", "codecs", "spark", "walformat")
 MODULES = ("__init__.py", "errors.py", "values.py")
 """The parts of brokerd that tasks import."""
+WIRE_FORMAT = "mamamia"
+"""The wire format of the sink. Codecs and clients of other formats are not sent."""
 
 _ZIP_EPOCH = (1980, 1, 1, 0, 0, 0)
 """The time of every file in the zip: the earliest that the format has."""
@@ -65,17 +68,22 @@ def package() -> Package:
 def _modules() -> tuple[tuple[str, bytes], ...]:
     """Return file names below the package and contents, in order. The package may be a zip."""
     top = importlib.resources.files(brokerd)
-    below = [one for name in PACKAGES for one in _below(top / name, name)]
+    formats = {entry.name for entry in (top / "codecs").iterdir() if entry.is_dir()}
+    others = formats - {WIRE_FORMAT}
+    below = [one for name in PACKAGES for one in _below(top / name, name, others)]
     return *((name, (top / name).read_bytes()) for name in MODULES), *below
 
 
-def _below(directory: Traversable, prefix: str) -> Iterator[tuple[str, bytes]]:
+def _below(directory: Traversable, prefix: str, others: Set[str]) -> Iterator[tuple[str, bytes]]:
+    """Yield the modules below a directory, without those whose names begin with another format."""
     for entry in sorted(directory.iterdir(), key=lambda entry: entry.name):
         name = f"{prefix}/{entry.name}"
+        if re.split("[._]", entry.name, maxsplit=1)[0] in others:
+            continue
         if entry.name.endswith(".py"):
             yield name, entry.read_bytes()
         elif entry.is_dir():
-            yield from _below(entry, name)
+            yield from _below(entry, name, others)
 
 
 # -- On the driver -------------------------------------------------------------------------------
