@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import random
-import signal
-import subprocess
-import sys
 import time
 from collections import Counter
-from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -18,27 +12,23 @@ import pytest
 
 from benchmarks.process import BrokerProcess
 from brokerd.client.mamamia import MamamiaClient
-from tests.archive.test_with_broker import ROOT
+from tests.spark.killing import KILLS, KilledStream, wait_for
 
-KILLS = 20
 SEED = 22
 ROWS_OF_FILE = 300
-SECONDS = 1_200.0
 TOPICS = ("t0", "t1", "t2")
 
 
-class Sink:
-    """A stream to a broker, each run of it in a process of its own with another partitioning."""
+class Sink(KilledStream):
+    """A stream of files to a broker. Each run has another partitioning."""
+
+    module = "tests.spark.sinker"
 
     def __init__(self, path: Path, broker: BrokerProcess, work: Path) -> None:
-        self.path = path
-        self.work = work
-        self.broker = broker
+        super().__init__(path, broker, work)
         self.input = path / "input"
         self.input.mkdir()
-        self.checkpoint = path / "checkpoint"
         self.rows = 0
-        self.runs = 0
 
     def add_files(self, count: int) -> None:
         """Add rows to the input, each different; a file appears whole."""
@@ -49,25 +39,8 @@ class Sink:
             hidden.rename(self.input / f"{self.rows:08}.txt")
             self.rows += ROWS_OF_FILE
 
-    def start(self) -> subprocess.Popen[bytes]:
-        self.runs += 1
-        command = [sys.executable, "-m", "tests.spark.sinker"]
-        arguments = [self.input, self.checkpoint, self.broker.address, 1 + self.runs % 5]
-        log = (self.path / "spark.log").open("ab")
-        with log:
-            return subprocess.Popen(
-                [*command, *map(str, arguments), self.work / str(self.runs)],
-                env={**os.environ, "PYTHONPATH": str(ROOT)},
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-            )
-
-    def micro_batches(self, kind: str) -> int:
-        """Return the number of micro-batches in a log of Spark."""
-        directory = self.checkpoint / kind
-        names = os.listdir(directory) if directory.exists() else []
-        return 1 + max((int(name) for name in names if name.isdigit()), default=-1)
+    def arguments(self) -> list[object]:
+        return [self.input, self.checkpoint, self.broker.address, 1 + self.runs % 5]
 
     def state(self) -> tuple[int, int, int]:
         """Return how many micro-batches are begun, have a manifest, and are done."""
@@ -78,28 +51,6 @@ class Sink:
             return 1 + max((int(name) for name in names if name.isdigit()), default=-1)
 
         return self.micro_batches("offsets"), last("manifests"), last("done")
-
-    def kill(self, process: subprocess.Popen[bytes]) -> bool:
-        """Kill Spark, Java and all; return False if it had ended before."""
-        has_ended = process.poll() is not None
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-        assert process.returncode in (0, -signal.SIGKILL), self.log()
-        return not has_ended
-
-    def log(self) -> str:
-        return (self.path / "spark.log").read_text()[-5_000:]
-
-    def finish(self) -> None:
-        """Run until all rows are written."""
-        process = self.start()
-        try:
-            code = process.wait(SECONDS)
-        finally:
-            if process.poll() is None:
-                self.kill(process)
-        assert code == 0, self.log()
 
     def stored(self) -> Counter[str]:
         """Return the values in the broker, with how often each is there."""
@@ -112,16 +63,6 @@ class Sink:
 
     def expected(self) -> Counter[str]:
         return Counter(f"{number} {'x' * (number % 90)}" for number in range(self.rows))
-
-
-def wait_for(
-    condition: Callable[[], bool], process: subprocess.Popen[bytes], seconds: float
-) -> None:
-    """Wait until a condition holds or the process has ended."""
-    end = time.monotonic() + seconds
-    while not condition() and process.poll() is None:
-        assert time.monotonic() < end
-        time.sleep(0.002)
 
 
 def run_kills(path: Path, kills: int, seed: int) -> Counter[str]:
@@ -144,7 +85,7 @@ def run_kills(path: Path, kills: int, seed: int) -> Counter[str]:
             target = sink.state()[step] + chance.randrange(3)
             process = sink.start()
             try:
-                wait_for(lambda: sink.state()[step] > target, process, SECONDS)  # noqa: B023
+                wait_for(lambda: sink.state()[step] > target, process)  # noqa: B023
                 time.sleep(chance.random() ** 2 * (1.5, 0.4)[step])
                 if steps.total() % 3 == 2:
                     broker.kill()

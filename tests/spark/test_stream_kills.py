@@ -9,12 +9,10 @@ from __future__ import annotations
 import json
 import os
 import random
-import signal
 import subprocess
 import sys
 import time
 from collections import Counter
-from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from urllib.parse import unquote, urlsplit
@@ -26,13 +24,11 @@ from benchmarks.process import BrokerProcess
 from brokerd.client.mamamia import MamamiaClient
 from brokerd.codecs.mamamia import BatchMessage
 from tests.archive.test_with_broker import ROOT
-from tests.spark.test_sink_kills import wait_for
+from tests.spark.killing import KILLS, SECONDS, KilledStream, wait_for
 
-KILLS = 20
 SEED = 23
 RECORDS = 1_500
 """Records that are appended before each kill: about ten micro-batches."""
-SECONDS = 1_200.0
 SETTINGS = (
     "wal.segment_bytes=1MiB",
     "wal.snapshot_interval_bytes=1MiB",
@@ -44,17 +40,15 @@ ROLLUP = [
 ]
 
 
-class Stream:
-    """A stream of a log to Parquet files, each run of it in a process of its own."""
+class Stream(KilledStream):
+    """A stream of a log to Parquet files."""
+
+    module = "tests.spark.streamer"
 
     def __init__(self, path: Path, broker: BrokerProcess, work: Path) -> None:
-        self.path = path
-        self.work = work
-        self.broker = broker
+        super().__init__(path, broker, work)
         self.output = path / "output"
-        self.checkpoint = path / "checkpoint"
         self.appended = 0
-        self.runs = 0
 
     def append(self) -> None:
         """Append records, each different, to two topics."""
@@ -76,42 +70,8 @@ class Stream:
             timeout=SECONDS,
         )
 
-    def start(self) -> subprocess.Popen[bytes]:
-        self.runs += 1
-        places = [self.broker.data_dir, self.output, self.checkpoint, self.work / str(self.runs)]
-        with (self.path / "spark.log").open("ab") as log:
-            return subprocess.Popen(
-                [sys.executable, "-m", "tests.spark.streamer", *map(str, places)],
-                env={**os.environ, "PYTHONPATH": str(ROOT)},
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-            )
-
-    def micro_batches(self, kind: str) -> int:
-        """Return the number of micro-batches in a log of Spark."""
-        directory = self.checkpoint / kind
-        names = os.listdir(directory) if directory.exists() else []
-        return 1 + max((int(name) for name in names if name.isdigit()), default=-1)
-
-    def kill(self, process: subprocess.Popen[bytes]) -> bool:
-        """Kill Spark, Java and all; return False if it had ended before."""
-        has_ended = process.poll() is not None
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-        log = (self.path / "spark.log").read_text()[-5_000:]
-        assert process.returncode in (0, -signal.SIGKILL), log
-        return not has_ended
-
-    def finish(self) -> None:
-        """Run until all records are written."""
-        process = self.start()
-        try:
-            process.wait(SECONDS)
-        finally:
-            self.kill(process)
-        assert process.returncode == 0
+    def arguments(self) -> list[object]:
+        return [self.broker.data_dir, self.output, self.checkpoint]
 
     def written(self) -> Counter[str]:
         """Return the numbers in the files that Spark's log of the sink names."""
@@ -149,7 +109,7 @@ def run_kills(path: Path, kills: int, seed: int) -> Counter[str]:
             target = stream.micro_batches("offsets") + chance.randrange(4)
             process = stream.start()
             try:
-                wait_for(lambda: stream.micro_batches("offsets") > target, process, SECONDS)  # noqa: B023
+                wait_for(lambda: stream.micro_batches("offsets") > target, process)  # noqa: B023
                 time.sleep(chance.random() ** 2 * 0.5)
                 if chance.random() < 0.3:
                     broker.kill()
