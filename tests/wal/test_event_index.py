@@ -103,6 +103,27 @@ def test_a_search_reads_the_parts_that_matter(kind: EventKind) -> None:
     assert found == [] and scan.bytes_read < 2_000
 
 
+@pytest.mark.parametrize(
+    ("chunks", "found"),
+    [
+        ([[1], [9, 5]], [9, 5]),  # the commit goes past record 7, and back
+        ([[9], [5, 9]], [9, 5, 9]),
+    ],
+)
+def test_all_commits_of_a_group_in_a_chunk_count(
+    chunks: Sequence[Sequence[int]], found: Sequence[int]
+) -> None:
+    """The last one alone would not lead to the chunk."""
+    commits = [[event(EventKind.COMMITTED, offset) for offset in chunk] for chunk in chunks]
+    data = encode([[entry("g", events)] for events in commits])
+    disk = write(data)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(layout, "CHUNK_BYTES", 64)  # each frame is a chunk of its own
+        indexes = build(disk, len(data))
+    events, _ = search(disk, 7, len(data), indexes)
+    assert [one.event[1] for one in events] == found
+
+
 def build_again(disk: SimDisk) -> EventIndexes:
     return EventIndexes(disk, "wal", "event-index")
 
