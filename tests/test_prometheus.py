@@ -12,7 +12,9 @@ from typing import Any
 
 import pytest
 
+from brokerd.broker.streams import StreamReport
 from brokerd.codecs.mamamia import Acquire, Produce, Settle
+from brokerd.security.access import OPEN
 from brokerd.server.sections import Config, Telemetry
 from tests.broker.fakearchive import FakeArchive
 from tests.test_conditions import ALL
@@ -73,6 +75,8 @@ def series(tmp_path_factory: pytest.TempPathFactory) -> Series:
     watched.wal.seal()
     watched.run()
     archive.roll_up(watched)  # type: ignore[arg-type]  # it has the log and the disk
+    report = StreamReport("loader", log_id=archive.log_id, lsn=0, topics=None, offsets={})
+    watched.broker.streams.report(OPEN, report)
     watched.pass_time(10)
     found: Series = {"up": {"job", "instance"}}
     for line in watched.get("/metrics")[1].splitlines():

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from benchmarks.process import BrokerProcess
+from brokerd.archive.contract.log_id import decode_log_id
 from brokerd.client.mamamia import MamamiaClient
 from tests.test_prometheus import RULES, panel_expressions, rule_expressions
 
@@ -107,6 +108,17 @@ def server(broker: BrokerProcess, tmp_path: Path) -> Iterator[Server]:
     made.stop()
 
 
+def report_stream(broker: BrokerProcess) -> None:
+    """Report a stream of all topics that has read nothing yet."""
+    log_id = decode_log_id((broker.data_dir / "state" / "log_id").read_bytes())
+    body = json.dumps({"log_id": log_id, "lsn": 0, "offsets": {}}).encode()
+    url = f"http://{broker.admin}/api/v1/streams/loader/position"
+    headers = {"content-type": "application/json"}
+    request = urllib.request.Request(url, body, headers, method="PUT")
+    with urllib.request.urlopen(request, timeout=10) as answer:
+        assert answer.status == 200
+
+
 def test_rules_and_panels_have_results(broker: BrokerProcess, server: Server) -> None:
     """And the alert for a broker that is away begins to count when it ends."""
     server.until("brokerd_ready == 1")
@@ -120,6 +132,8 @@ def test_rules_and_panels_have_results(broker: BrokerProcess, server: Server) ->
         # A rate needs two samples of a series that begins with its topic.
         server.until("count_over_time(brokerd_topic_written_bytes_total[30s]) > 2")
         server.until("brokerd_group_lag_records == 1")
+    report_stream(broker)
+    server.until("brokerd_stream_lag_records == 51")
     for expression in panel_expressions():
         found = server.query(expression)
         assert found or any(part in expression for part in EMPTY), expression
