@@ -169,6 +169,21 @@ def test_a_damaged_body_is_not_cut_into_other_values(messages: Any, data: st.Dat
         assert {one[1:] for one in walked.messages} == {(0, None, None, None, None, None)}
 
 
+@pytest.mark.parametrize("size", [0, 3, 300])
+@pytest.mark.parametrize("rest", [{}, {"metadata": None}])
+def test_one_other_byte_between_equal_values_is_noticed(rest: dict[str, None], size: int) -> None:
+    body = msgpack.packb({"log_id": "l", "messages": [{"payload": bytes(size), **rest}] * 3})
+    for at in range(body.index(b"payload") - 2, len(body)):
+        damaged = bytearray(body)
+        damaged[at] ^= 1
+        values = cut(bytes(damaged))
+        walked = outcome(walk_produce_batch, bytes(damaged))
+        if isinstance(walked, ProduceBatch):
+            assert values in (None, ("l", [one.value for one in walked.messages]))
+        else:
+            assert values is None
+
+
 def test_a_large_batch_is_not_cut_in_one_step() -> None:
     def batch(count: int, size: int) -> bytes:
         message = {"payload": bytes(size), "metadata": None}

@@ -8,7 +8,7 @@ fields. A test compares the results of both ways.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import lru_cache, partial
 from itertools import repeat
 from operator import itemgetter
 from struct import Struct
@@ -181,15 +181,20 @@ def _equal_values(
     kind = start + len(before)
     if body[kind] not in _BIN_HEADER_BYTES:
         return None
-    header = len(before) + _BIN_HEADER_BYTES[body[kind]]
-    length = size - header - len(after)
-    if rest or length != int.from_bytes(body[kind + 1 : start + header], "big"):
+    first = kind + _BIN_HEADER_BYTES[body[kind]]
+    length = size - (first - start) - len(after)
+    if rest or length != int.from_bytes(body[kind + 1 : first], "big"):
         return None
-    layout = Struct(f"{header}s{length}s{len(after)}s")
-    headers, values, ends = zip(*layout.iter_unpack(memoryview(body)[start:]), strict=True)
-    if headers.count(headers[0]) == count == ends.count(after):
-        return values
-    return None
+    values = _equal_layout(count, first - start, length, len(after)).unpack_from(body, start)
+    # The layout leaves out the bytes between the values; they must repeat those around the first.
+    all_equal = body.startswith((after + body[start:first]).join(values), first)
+    return values if all_equal else None
+
+
+@lru_cache(maxsize=16)
+def _equal_layout(count: int, before: int, length: int, after: int) -> Struct:
+    """Return the layout of values with so many other bytes before and after each."""
+    return Struct(f"{before}x{length}s{after}x" * count)
 
 
 def _any_values(
