@@ -24,7 +24,7 @@ from simulator.history.operations import (
     TopicRules,
     Trim,
 )
-from simulator.oracle.records.records import Record, Records, Shown
+from simulator.oracle.records.records import Record, Records, SentMessage, Shown
 from simulator.oracle.timeline.broker_time import BrokerTime
 from simulator.oracle.timeline.spans import EVER_US, Lives, Span, falling, possible
 from simulator.oracle.violation import Violation, violation
@@ -72,6 +72,7 @@ class Removal:
         self._compacts = {one.topic: one.at_us for one in reversed(history.compacted)}
         """When a topic was compacted for the first time."""
         self._sent = {topic: self._sizes(topic) for topic in {p.topic for p in records.produces}}
+        self._equal: dict[tuple[str, bytes], tuple[list[Span], list[SentMessage]]] = {}
 
     def _tell(self, op: Operation, topic: str, partition: int, start: int) -> None:
         self._told[topic, partition].append(ReportedStart(self._lives.span(op), start, op))
@@ -96,10 +97,32 @@ class Removal:
 
         A compacted record counts as expired from its compaction on.
         """
-        possible = self._records.possible(record)
-        spans = [self._expires(sent.produce, sent.message, record.stored) for sent in possible]
+        if self._records.is_known(record):
+            spans = [self._expires(record.sent.produce, record.sent.message, record.stored)]
+        else:
+            spans = self._expires_as_any(record)
         compacted_us = self._compacted.get((record.topic, record.place), EVER_US)
         return Span(min(compacted_us, *(s.first_us for s in spans)), max(s.last_us for s in spans))
+
+    def _expires_as_any(self, record: Record) -> list[Span]:
+        """Return when a record that may be any of several equal messages expires.
+
+        Thousands of empty messages may be equal, so those whose time runs from their sending are
+        looked at once. The others expire by the topic's rules from the storing of the record, all
+        at the same time.
+        """
+        equal = record.topic, record.sent.message.payload
+        if equal not in self._equal:
+            possible = self._records.possible(record)
+            stored = [sent for sent in possible if _lives_from_storing(sent.message)]
+            spans = [
+                self._expires(sent.produce, sent.message, record.stored)
+                for sent in possible
+                if not _lives_from_storing(sent.message)
+            ]
+            self._equal[equal] = spans and [_hull(spans)], stored[:1]
+        spans, stored = self._equal[equal]
+        return spans + [self._expires(one.produce, one.message, record.stored) for one in stored]
 
     def expires_of(self, produce: Produce, message: Message) -> Span:
         """Return when an unseen message expires, wherever it is stored."""
@@ -111,9 +134,8 @@ class Removal:
     def _expires(self, produce: Produce, message: Message, stored: Span) -> Span:
         """Return the expiry: a message's own time runs from its sending, the topic's from its
         storing."""
-        begun = stored if message.delay_us is not None else self._lives.span(produce)
+        begun = stored if _lives_from_storing(message) else self._lives.span(produce)
         if message.ttl_us is not None:
-            begun = self._lives.span(produce)
             ttls = [message.ttl_us]
         else:
             ttls = [each.ttl_us or EVER_US for each in self._rules(produce.topic, begun)]
@@ -255,3 +277,12 @@ class Removal:
             if op.topic == topic
             for message in op.messages
         )
+
+
+def _lives_from_storing(message: Message) -> bool:
+    """Return whether the time to live runs from the storing: a delayed message with its topic's."""
+    return message.delay_us is not None and message.ttl_us is None
+
+
+def _hull(spans: list[Span]) -> Span:
+    return Span(min(s.first_us for s in spans), max(s.last_us for s in spans))
