@@ -8,6 +8,7 @@ import socket
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import count
 from pathlib import Path
 
 import pytest_twisted
@@ -128,6 +129,28 @@ class TestGarbageFreezer:
             assert not any(id(one) in looked_through for one in kept)
         finally:
             garbage.end()
+
+    def test_a_full_collection_traverses_few_objects_while_the_state_grows(self) -> None:
+        """100,000 new containers, none of which is garbage: at most 20,000 in one collection."""
+        seconds = count()
+        garbage = GarbageFreezer(gc, lambda: float(next(seconds)))
+        traversed: list[int] = []
+
+        def on_collection(phase: Phase, info: dict[str, int]) -> None:
+            if phase == "start" and info["generation"] == 2:
+                traversed.append(sum(len(gc.get_objects(one)) for one in range(3)))
+
+        garbage.begin()
+        gc.collect()  # the collector compares with the survivors of the last full collection
+        gc.callbacks.append(on_collection)
+        try:
+            kept = [[number] for number in range(100_000)]
+        finally:
+            gc.callbacks.remove(on_collection)
+            garbage.end()
+        assert len(kept) == 100_000
+        assert traversed
+        assert max(traversed) < 20_000
 
 
 @contextmanager
