@@ -116,6 +116,20 @@ def test_a_produce_batch_is_read_as_walking_reads_it(body: Any) -> None:
     assert plain is None or plain == outcome(walk_produce_batch, packed)
 
 
+@pytest.mark.parametrize("field", ["metadata", "key", "partition"])
+def test_an_extension_in_a_message_is_not_read_as_nil(field: str) -> None:
+    message = {"payload": b"", field: msgpack.ExtType(5, b"x")}
+    packed = msgpack.packb({"log_id": "l", "messages": [message]})
+    assert plain_produce_batch(packed) is None
+
+
+@pytest.mark.parametrize("field", ["token", "reason"])
+def test_an_extension_in_a_settle_is_not_read_as_nil(field: str) -> None:
+    settle = {"message_id": 1, "success": True, field: msgpack.ExtType(5, b"x")}
+    names = {"log_id": "l", "group_id": "g", "client_id": "c"}
+    assert plain_settle_batch(msgpack.packb({**names, "settles": [settle]})) is None
+
+
 def cut(body: bytes) -> Any:
     """Read the body of a batch for the log of an earlier one."""
     decoder = Decoder()

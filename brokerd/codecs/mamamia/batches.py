@@ -49,6 +49,7 @@ _BARE = frozenset(("payload",))
 _WITH_METADATA = frozenset(("payload", "metadata"))
 _SETTLE_FIELDS = 3
 _settle_fields = itemgetter("message_id", "success", "token")
+_EXTENSION = object()
 _new = tuple.__new__  # half the cost of calling a NamedTuple
 _new_settle: Callable[[tuple[Any, ...]], BatchSettle] = partial(_new, BatchSettle)
 _new_message: Callable[[tuple[Any, ...]], BatchMessage] = partial(_new, BatchMessage)
@@ -270,11 +271,17 @@ def _bare_settles(settles: list[Any]) -> tuple[BatchSettle, ...] | None:
     return tuple(map(_new_settle, rows))
 
 
+def _extension(code: int, data: bytes) -> object:
+    """Return an object that no field accepts, so that the body is walked."""
+    any_extension(code, data)
+    return _EXTENSION
+
+
 def _plain_map(body: bytes) -> dict[Any, Any] | None:
     if len(body) > PLAIN_BYTES:
         return None
     try:
-        fields = unpackb(body, ext_hook=any_extension)
+        fields = unpackb(body, ext_hook=_extension)
     except UNDECODABLE:
         return None
     return fields if type(fields) is dict else None
