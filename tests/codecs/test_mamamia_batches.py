@@ -16,9 +16,11 @@ from brokerd.codecs.mamamia import (
     Decoder,
     ProduceBatch,
     RequestError,
+    SettleBatch,
     batches,
 )
 from brokerd.codecs.mamamia.batches import plain_produce_batch, plain_settle_batch
+from brokerd.codecs.mamamia.values import MAX_MESSAGE_ID
 from brokerd.codecs.mamamia.walk_steps import finish
 from tests.strategies.mamamia import keys, names, payloads
 
@@ -196,6 +198,91 @@ def test_one_other_byte_between_equal_values_is_noticed(rest: dict[str, None], s
             assert values in (None, ("l", [one.value for one in walked.messages]))
         else:
             assert values is None
+
+
+WHO = {"log_id": "l", "group_id": "g", "client_id": "c"}
+numbers = st.integers(0, 300) | st.integers(0, 1 << 64) | st.sampled_from([127, 65_535, 1 << 63])
+
+
+def cut_settles(body: bytes) -> Any:
+    """Read the body of a settle batch with the names of an earlier one."""
+    decoder = Decoder()
+    decoder.decode(0x84, msgpack.packb({**WHO, "settles": [{"message_id": 1, "success": True}]}))
+    who, settles = decoder.plain_settles(body)
+    return None if settles is None else (*who, list(zip(*settles, strict=True)))
+
+
+def as_cut(request: Any) -> Any:
+    """Return what `cut_settles` does; None if a settle has more than id and token."""
+    if type(request) is not SettleBatch or {one[1:2] + one[3:] for one in request.settles} != {
+        (True, None, "", False)
+    }:
+        return None
+    return (*request[:3], [(one.message_id, one.token) for one in request.settles])
+
+
+@given(
+    order=st.permutations(["message_id", "token", "success"]),
+    first=st.tuples(numbers, numbers),
+    step=st.sampled_from([0, 1, 7]),
+    count=st.integers(1, 40),
+)
+def test_settles_cut_out_of_a_body_are_those_that_walking_finds(
+    order: list[str], first: tuple[int, int], step: int, count: int
+) -> None:
+    rows = [
+        {"message_id": first[0] + step * at, "token": first[1] + at, "success": True}
+        for at in range(count)
+    ]
+    if max(first) + 7 * count < 1 << 64:
+        packed = msgpack.packb(
+            {**WHO, "settles": [{key: row[key] for key in order} for row in rows]}
+        )
+        settles = cut_settles(packed)
+        assert settles in (None, as_cut(outcome(walk_settle_batch, packed)))
+        widths = {len(msgpack.packb(list(row.values()))) for row in rows}
+        if settles is None:
+            assert len(widths) > 1 or rows[-1]["message_id"] > MAX_MESSAGE_ID
+
+
+@given(st.integers(0, 300), st.integers(1, 4), st.data())
+def test_a_damaged_body_is_not_cut_into_other_settles(
+    first: int, count: int, data: st.DataObject
+) -> None:
+    rows = [{"message_id": first + at, "token": first * at, "success": True} for at in range(count)]
+    packed = bytearray(msgpack.packb({**WHO, "settles": rows}))
+    at = data.draw(st.integers(24, len(packed)))
+    packed[at : at + data.draw(st.integers(0, 2))] = data.draw(
+        st.binary(max_size=2) | st.sampled_from([b"\xcc", b"\xcd", b"\xd0", b"\xc2", b"\x80"])
+    )
+    settles = cut_settles(bytes(packed))
+    assert settles in (None, as_cut(outcome(walk_settle_batch, bytes(packed))))
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [{"success": False}, {"delay": 1}, {"reason": ""}, {"token": None}, {"message_id": -1}],
+)
+@pytest.mark.parametrize("at", [0, 3, 9])
+def test_an_odd_settle_is_not_cut_out(odd: dict[str, Any], at: int) -> None:
+    rows: list[dict[str, Any]] = [
+        {"message_id": number, "success": True, "token": number} for number in range(10)
+    ]
+    assert cut_settles(msgpack.packb({**WHO, "settles": rows})) == (
+        *WHO.values(),
+        [(number, number) for number in range(10)],
+    )
+    rows[at] |= odd
+    assert cut_settles(msgpack.packb({**WHO, "settles": rows})) is None
+
+
+def test_a_settle_batch_of_other_names_or_of_many_bytes_is_not_cut() -> None:
+    row = {"message_id": 1, "success": True, "token": 2}
+    assert cut_settles(msgpack.packb({**WHO, "settles": [row] * 500})) is not None
+    for who, count in (({**WHO, "group_id": "h"}, 9), (WHO, 800), (WHO, 0)):
+        assert cut_settles(msgpack.packb({**who, "settles": [row] * count})) is None
+    for end in range(40):
+        assert cut_settles(msgpack.packb({**WHO, "settles": [row]})[:end]) is None
 
 
 def test_a_large_batch_is_not_cut_in_one_step() -> None:

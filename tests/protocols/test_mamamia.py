@@ -938,6 +938,54 @@ def test_settle_batch_answers_each_settle_by_itself() -> None:
     assert (state.lag, state.delayed) == (1, 1)
 
 
+@pytest.mark.parametrize("partitions", [1, 2])
+@pytest.mark.parametrize("lost", [None, 0, 50, 99])
+def test_later_batches_of_settles_are_cut_out_of_their_bodies(
+    monkeypatch: pytest.MonkeyPatch, partitions: int, lost: int | None
+) -> None:
+    """A settle under a lost lease is refused, and all others are carried out."""
+    house = House()
+    house.broker.topics.create("orders", partitions)
+    ask(
+        house,
+        *[
+            mm.Produce("orders", b"x", partition=number % partitions)
+            for number in range(101 * partitions)
+        ],
+    )
+    house.pass_time(1)
+    client = house.connect()
+
+    def asked(request: Any) -> Any:
+        client.send(request)
+        house.run()
+        (answer,) = client.answers()
+        return answer
+
+    leases = [one for _ in range(partitions) for one in asked(acquire_batch(101)).messages]
+    settles = [mm.BatchSettle(one.id, True, one.token) for one in leases[:101]]
+    decoded: list[bytes] = []
+    decode_batch = decoding._PLAIN[mm.Command.SETTLE_BATCH]
+
+    def decode(body: bytes) -> Any:
+        decoded.append(body)
+        return decode_batch(body)
+
+    monkeypatch.setitem(decoding._PLAIN, mm.Command.SETTLE_BATCH, decode)
+    asked(mm.SettleBatch("orders", "g", "c", tuple(settles[100:])))
+    del settles[100], decoded[:]
+    if lost is not None:
+        settles[lost] = settles[lost]._replace(token=(settles[lost].token or 0) + 20)
+    answer = asked(mm.SettleBatch("orders", "g", "c", tuple(settles)))
+    for at, result in enumerate(answer.results):
+        if at == lost:
+            assert "is over" in result
+        else:
+            assert result == "settled"
+    assert info(house).leased == 101 * (partitions - 1) + (lost is not None)
+    assert len(decoded) == (lost is not None)
+
+
 def test_the_longest_refusals_of_a_settle_batch_fit_a_frame() -> None:
     house = House()
     name = "\U0010fffe" * 63

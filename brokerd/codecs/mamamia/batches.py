@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache, partial
 from itertools import repeat
 from operator import itemgetter
-from struct import Struct
+from struct import Struct, calcsize, unpack
 from typing import Any, TypeGuard
 
 from msgpack import unpackb
@@ -48,6 +48,12 @@ _UNUSUAL = frozenset(("ttl", "delay"))
 _BARE = frozenset(("payload",))
 _WITH_METADATA = frozenset(("payload", "metadata"))
 _SETTLE_FIELDS = 3
+_ID_KEY, _TOKEN_KEY, _SUCCESS = b"\xaamessage_id", b"\xa5token", b"\xa7success\xc3"
+_SETTLE_KEYS = (_ID_KEY, _TOKEN_KEY, _SUCCESS)
+"""The keys of a settle, with the value of the last one."""
+_UNSIGNED = {0xCC: "B", 0xCD: "H", 0xCE: "I", 0xCF: "Q"}
+"""The code of `struct` for the number after each first byte."""
+_FIXINT_END = 0x80
 _settle_fields = itemgetter("message_id", "success", "token")
 _EXTENSION = object()
 _new = tuple.__new__  # half the cost of calling a NamedTuple
@@ -224,6 +230,67 @@ def _any_values(
         return None
     # The last message ends with the body.
     return values if len(values) == count and end + len(after) == len(body) else None
+
+
+def plain_settles(
+    body: bytes, start: int, count: int
+) -> tuple[Sequence[int], Sequence[int]] | None:
+    """Return the message ids and tokens of ``count`` settles that fill a body from ``start`` on.
+
+    Each settle has a message id, a token and success, which is true, and no other field. All have
+    their fields in the order of the first one, and numbers of its widths. Returns None for any
+    other settles: decode the body. Consecutive numbers are a `range`.
+    """
+    if count <= 0:
+        return None
+    size, rest = divmod(len(body) - start, count)
+    row = body[start : start + size]
+    if rest or row[:1] != b"\x83":
+        return None
+    places: dict[bytes, int] = {}
+    position = 1
+    for _ in _SETTLE_KEYS:
+        for key in _SETTLE_KEYS:
+            if row.startswith(key, position):
+                break
+        else:
+            return None
+        places[key] = position = position + len(key)
+        if key is not _SUCCESS:
+            if position >= size:
+                return None
+            code = _UNSIGNED.get(row[position])
+            position += 1 if code is None else 1 + calcsize(code)
+    if position != size or len(places) < len(_SETTLE_KEYS):
+        return None
+    # Without their numbers, all rows are equal to the first one. So each is such a map.
+    rows = bytearray(memoryview(body)[start:])
+    message_ids = _cut_numbers(rows, places[_ID_KEY], size)
+    tokens = _cut_numbers(rows, places[_TOKEN_KEY], size)
+    if message_ids is None or tokens is None or rows != rows[:size] * count:
+        return None
+    return (message_ids, tokens) if max(message_ids) <= MAX_MESSAGE_ID else None
+
+
+def _cut_numbers(rows: bytearray, first: int, size: int) -> Sequence[int] | None:
+    """Return the number at ``first`` of each row of ``size`` bytes, and write zeros in its place.
+
+    The first byte of the number in the first row decides about its width. Returns None if a number
+    of one byte is none in another row.
+    """
+    code = _UNSIGNED.get(rows[first], "")
+    width = calcsize(code) if code else 1
+    first += 1 if code else 0
+    count = len(rows) // size
+    column, zeros = bytearray(count * width), bytes(count)
+    for byte in range(first, first + width):
+        column[byte - first :: width] = rows[byte::size]
+        rows[byte::size] = zeros
+    if not code and max(column) >= _FIXINT_END:
+        return None
+    numbers = unpack(f">{count}{code or 'B'}", column)
+    run = range(numbers[0], numbers[0] + count)
+    return run if numbers == tuple(run) else numbers
 
 
 def _bare_values(messages: list[Any]) -> list[bytes] | None:

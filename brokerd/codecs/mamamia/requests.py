@@ -18,6 +18,7 @@ from msgpack import unpackb
 from brokerd.codecs.mamamia.batches import (
     plain_produce_batch,
     plain_settle_batch,
+    plain_settles,
     plain_values,
 )
 from brokerd.codecs.mamamia.fields import (
@@ -88,7 +89,7 @@ _new = tuple.__new__  # half the cost of calling a NamedTuple
 
 
 class Decoder:
-    """Decodes the requests of one connection. Holds at most about 7 KiB."""
+    """Decodes the requests of one connection. Holds at most about 8 KiB."""
 
     __slots__ = (
         "_acquire",
@@ -100,6 +101,8 @@ class Decoder:
         "_settle_prefix",
         "_settle_suffix_bytes",
         "_settles",
+        "_settles_prefix",
+        "_settles_who",
     )
 
     def __init__(self) -> None:
@@ -112,6 +115,8 @@ class Decoder:
         self._settle_prefix: bytes | tuple[()] = _NEVER
         self._settle_suffix_bytes = 0
         self._settles: dict[bytes, Settle] = {}
+        self._settles_prefix: bytes | tuple[()] = _NEVER
+        self._settles_who = ("", "", "")
 
     def decode(self, command: int, body: bytes) -> Request:
         """Return the request of one frame.
@@ -134,6 +139,8 @@ class Decoder:
             request = (plain and plain(body)) or finish(read(walk(body, array_key)))
             if type(request) is ProduceBatch:
                 self._remember_batch(request.log_id, body)
+            elif type(request) is SettleBatch:
+                self._remember_settles(request, body)
             return request
         with suppress(RequestError):  # a body that cannot be decoded is worse (page, Bad input)
             walk(body)
@@ -180,6 +187,35 @@ class Decoder:
         prefix = b"\x82\xa6log_id" + pack_str(log_id.encode()) + b"\xa8messages"
         if body.startswith(prefix):
             self._batch_prefix, self._batch_log_id = prefix, log_id
+
+    def plain_settles(
+        self, body: bytes
+    ) -> tuple[tuple[str, str, str], tuple[Sequence[int], Sequence[int]] | None]:
+        """Return (log_id, group_id, client_id) of the last SETTLE_BATCH, and (message ids, tokens).
+
+        The settles of the body report success under these tokens, and the body has those names.
+        None in place of the ids: `decode` the body. It may have other fields, or errors.
+        """
+        # The remembered prefix is "map of 4", three names with their values, and "settles". After
+        # it comes an array, whose items `plain_settles` finds to the end of the body. Of larger
+        # bodies, `decode_steps` decodes a part at a time.
+        prefix = self._settles_prefix
+        start = len(prefix)
+        if not body.startswith(prefix) or not start < len(body) <= LARGE_BODY_BYTES:
+            return self._settles_who, None
+        width = _ARRAY_HEADER_BYTES.get(body[start], 1)
+        settles = plain_settles(body, start + width, array_size(body, start))
+        return self._settles_who, settles
+
+    def _remember_settles(self, request: SettleBatch, body: bytes) -> None:
+        who = request[:3]
+        keys = b"\x84\xa6log_id", b"\xa8group_id", b"\xa9client_id"
+        prefix = b"".join(
+            [key + pack_str(name.encode()) for key, name in zip(keys, who, strict=True)]
+        )
+        prefix += b"\xa7settles"
+        if body.startswith(prefix):
+            self._settles_prefix, self._settles_who = prefix, who
 
     def acquire_run(self, frames: Iterable[Frame]) -> tuple[Acquire, int]:
         """Return the last ACQUIRE_NEXT request, and how many of the first frames repeat it."""
@@ -253,6 +289,8 @@ class Decoder:
         request = yield from read(fields)
         if type(request) is ProduceBatch:
             self._remember_batch(request.log_id, body)
+        elif type(request) is SettleBatch:
+            self._remember_settles(request, body)
         return request
 
     def _decode_produce(self, body: bytes) -> Produce:

@@ -242,6 +242,8 @@ class MamamiaConnection(FrameConnection[Frame, FrameLengthError]):
         if request is None:
             if command == Command.PRODUCE_BATCH and self._append_plain_batch(body):
                 return
+            if command == Command.SETTLE_BATCH and self._settle_plain_batch(body):
+                return
             in_steps = None
             if self._decoder.takes_steps(command, body):
                 self.hold(Hold.IN_PROGRESS)
@@ -432,6 +434,23 @@ class MamamiaConnection(FrameConnection[Frame, FrameLengthError]):
         answer = settled_batch(results)
         self._settled_so_far = []
         self.answer(answer)
+
+    def _settle_plain_batch(self, body: bytes) -> bool:
+        """Carry out a SETTLE_BATCH of live leases; return False if it has to be decoded.
+
+        Then `_settle_batch` goes on after the records that are settled.
+        """
+        (topic_name, group_id, _), settles = self._decoder.plain_settles(body)
+        if settles is None or self._settled_so_far:
+            return False
+        self.access.require(READ, topic_name)
+        message_ids, tokens = settles
+        count = self._settle_ids(topic_name, group_id, None, message_ids, tokens)
+        if count < len(message_ids):
+            self._settled_so_far = [SETTLED] * count
+            return False
+        self.answer(settled_batch([SETTLED] * count))
+        return True
 
     def _settle_first(self, request: SettleBatch) -> int:
         """Settle the first records of a batch in one step; return how many.
