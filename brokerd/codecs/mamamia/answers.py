@@ -9,8 +9,8 @@ a batch is gathered.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from itertools import repeat
-from struct import Struct
+from struct import Struct, calcsize, unpack
+from struct import pack as pack_numbers
 
 from brokerd.codecs.mamamia.frames import frame
 from brokerd.codecs.mamamia.packing import (
@@ -318,7 +318,8 @@ def _rows_alike(
     """
     count, lengths = len(values), list(map(len, values))
     id_width, token_width = _width_of_all(message_ids), _width_of_all(tokens)
-    length_width = _width_of_all(lengths, _BIN_WIDTHS)
+    one_length = lengths.count(lengths[0]) == count
+    length_width = _width_of_all(lengths[:1] if one_length else lengths, _BIN_WIDTHS)
     if (
         id_width is None
         or token_width is None
@@ -332,14 +333,44 @@ def _rows_alike(
     payload = _PAYLOAD + length_width[0]
     between = _METADATA + _NIL + _KEY + _NIL + b"\xa5token" + token_width[0]
     rest = b"\xa6grants" + _unsigned(grants[0]) + b"\xa9remaining" + _FLOAT(0xCB, remaining[0])
-    head = Struct(f">{len(before)}s{id_width[1]}{len(payload)}s{length_width[1]}").pack
-    tail = Struct(f">{len(between)}s{token_width[1]}{len(rest)}s").pack
-    parts = [b""] * (3 * count + 1)
-    parts[0] = _MESSAGES + pack_array_header(count)
-    parts[1::3] = map(head, repeat(before), message_ids, repeat(payload), lengths)
-    parts[2::3] = values
-    parts[3::3] = map(tail, repeat(between), tokens, repeat(rest))
+    # A piece is the end of one row, after its value, and the begin of the next. All have one
+    # length, so the numbers are written by columns, each byte of them in all pieces at once.
+    token_at = len(between)
+    head_at = token_at + calcsize(token_width[1]) + len(rest)
+    id_at = head_at + len(before)
+    length_at = id_at + calcsize(id_width[1]) + len(payload)
+    size = length_at + calcsize(length_width[1])
+    piece = b"".join(
+        (
+            between.ljust(head_at - len(rest)),
+            rest,
+            before.ljust(length_at - len(payload) - head_at),
+            payload,
+            lengths[0].to_bytes(size - length_at, "big"),
+        )
+    )
+    pieces = bytearray(piece * (count + 1))
+    last = count * size
+    _write_numbers(pieces, size + token_at, len(pieces), size, token_width[1], tokens)
+    _write_numbers(pieces, id_at, last, size, id_width[1], message_ids)
+    if not one_length:
+        _write_numbers(pieces, length_at, last, size, length_width[1], lengths)
+    parts = [b""] * (2 * count + 1)
+    parts[0] = _MESSAGES + pack_array_header(count) + pieces[head_at:size]
+    parts[1::2] = values
+    parts[2:-1:2] = unpack(f"{size}s" * (count - 1), memoryview(pieces)[size:last])
+    parts[-1] = bytes(pieces[last : last + head_at])
     return parts
+
+
+def _write_numbers(
+    rows: bytearray, first: int, end: int, size: int, code: str, numbers: Sequence[int]
+) -> None:
+    """Write a number into each row of ``size`` bytes, at ``first`` in the first row."""
+    packed = pack_numbers(f">{len(numbers)}{code}", *numbers)
+    width = calcsize(code)
+    for byte in range(width):
+        rows[first + byte : end : size] = packed[byte::width]
 
 
 _Width = tuple[int, bytes, str]
@@ -361,8 +392,14 @@ _BIN_WIDTHS: tuple[_Width, ...] = (
 def _width_of_all(
     numbers: Sequence[int], widths: Sequence[_Width] = _UNSIGNED_WIDTHS
 ) -> tuple[bytes, str] | None:
-    """Return first byte and code of the shortest form of the numbers; None if they differ."""
-    lowest, highest = min(numbers), max(numbers)
+    """Return first byte and code of the shortest form of the numbers; None if they differ.
+
+    A range rises.
+    """
+    if type(numbers) is range:
+        lowest, highest = numbers[0], numbers[-1]
+    else:
+        lowest, highest = min(numbers), max(numbers)
     for bound, first_byte, code in widths:
         if lowest < bound:
             return (first_byte, code) if highest < bound else None
