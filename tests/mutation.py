@@ -25,7 +25,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
-from tests.planted import ROOT, copy_tree
+from tests.planted.bug import ROOT, copy_tree
 
 ROOMS = {
     "walformat": "brokerd/walformat",

@@ -11,26 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.planted import (
-    BUGS,
-    ROOT,
-    SEARCHES,
-    Bug,
-    Catch,
-    Edit,
-    Planted,
-    Result,
-    Search,
-    bug,
-    cell,
-    changed,
-    copy_tree,
-    hunt,
-    line_of,
-    main,
-    plant,
-    table,
-)
+from tests.planted import BUGS
+from tests.planted.__main__ import Result, cell, main, table
+from tests.planted.bug import ROOT, Bug, Edit, Planted, bug, changed, copy_tree, line_of, plant
+from tests.planted.search import SEARCHES, Catch, Search, hunt
 
 
 @pytest.mark.parametrize("one", BUGS, ids=lambda one: one.name)
