@@ -173,6 +173,10 @@ def _erase(job: EraseJob, run: Run, topic_ids: tuple[int, ...]) -> EraseReport:
     with suppress(FileNotFoundError):
         shutil.rmtree(job.data_dir / SCRATCH)  # Spark's rows of a killed rollup
     old, deleted = old_files(table, search), list[str]()
+    if job.deletes_now and old and not run.store.is_local:
+        table.keep_out_earlier_files(now_ms=run.now_ms())
+        live = set(table.paths())
+        old = [path for path in old if path not in live]
     if job.settings.iceberg:
         try:
             iceberg(run, cleans=False, keeps_older=not job.deletes_now)
@@ -190,7 +194,7 @@ def _erase(job: EraseJob, run: Run, topic_ids: tuple[int, ...]) -> EraseReport:
         archive=str(job.root),
         topic_ids=topic_ids,
         version_before=done.version_before,
-        version_after=done.version_after,
+        version_after=table.version,
         files_read=done.before.files + done.after.files,
         rows_before=done.before.rows,
         rows_after=done.after.rows,

@@ -27,6 +27,9 @@ SEGMENT_APP = "brokerd-segment"
 ARCHIVE_APP = "brokerd-archive"
 """Its version is a random number that a table gets when it is created. The archive's id is the
 number of ``records``."""
+ERASE_APP = "brokerd-erase"
+"""Its version is the number of erasures that deleted files while a run of another machine could
+still commit them."""
 
 BUCKETS = 16
 BUCKET = "bucket"

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 
 import pyarrow as pa
 
-from brokerd.archive.contract.layout import Layout
+from brokerd.archive.contract.layout import ERASE_APP, Layout
 from brokerd.archive.contract.pairing import TableState
 from brokerd.archive.contract.view import ArchiveUnavailable
 from brokerd.archive.delta.actions import (
@@ -65,6 +65,7 @@ class Table:
         self._store = open_store(self.path)
         self._log = DeltaLog(self.path, log_id)
         self._snapshot = self._read()
+        self._erasures = self.transaction(ERASE_APP)
 
     def _read(self) -> Snapshot:
         snapshot = self._log.read()
@@ -129,7 +130,8 @@ class Table:
         :param properties: the table also gets the columns of its layout, and these properties.
         :return: False, without a change, if the table already has these or later transactions.
         :raises TableConflict: since the last read, another process raised one of the transactions,
-            removed one of the files, or added one.
+            removed one of the files, or added one. Or the files may be gone, because another
+            process called `keep_out_earlier_files` since the table was opened.
         :raises ArchiveUnavailable: the disk or the server reports an error.
         """
         transactions = transactions or {}
@@ -153,12 +155,32 @@ class Table:
                 return False
             self._check_transactions(newest, transactions)
             _check_files(newest, [file.path for file in files], removed)
+            if files and newest.transactions.get(ERASE_APP, 0) != self._erasures:
+                raise TableConflict(
+                    f"{self.path}: `brokerctl archive erase` of another machine deleted files that "
+                    "no commit had; start again"
+                )
             if self._store.put_if_absent(f"{COMMITS}/{commit_name(newest.version + 1)}", data):
                 self.refresh()
                 return True
         raise TableConflict(
             f"{self.path}: other processes committed first {COMMIT_ATTEMPTS} times; try again later"
         )
+
+    def keep_out_earlier_files(self, *, now_ms: int) -> None:
+        """Let no other process commit files that it wrote before, and read the newest version.
+
+        After that, a file that the newest version does not have can be deleted: each `Table` that
+        another process has open refuses to add files. A bucket needs this, because it has no lock.
+
+        :raises ArchiveUnavailable: the disk or the server reports an error.
+        """
+        self.refresh()
+        is_done = False
+        while not is_done:
+            self._erasures = self.transaction(ERASE_APP) + 1
+            action = transaction_action(ERASE_APP, self._erasures, now_ms)
+            is_done = self._put_next([action], "ERASE", now_ms)
 
     # -- Tables of older versions ----------------------------------------------------------------
 

@@ -6,7 +6,7 @@ It works on the tables as they are, also if ``archive.typed`` is off by now.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -68,9 +68,11 @@ def delete_old_typed_files(run: Run, topic_id: int, problems: list[str]) -> list
     """Delete the files that no newest version of the topic's typed tables has; return the paths."""
     deleted = []
     for table in _tables(run, topic_id, problems):
-        name = table.layout.name
-        live = {f"{name}/{path}" for path in table.paths()}
-        deleted += [path for path in _files(run, name) if path not in live]
+        old = _old_files(run, table, _files(run, table.layout.name))
+        if old and not run.store.is_local:
+            table.keep_out_earlier_files(now_ms=run.now_ms())
+            old = _old_files(run, table, old)
+        deleted += old
     run.store.delete(deleted)
     return deleted
 
@@ -93,6 +95,12 @@ def typed_rows(run: Run, topic_id: int, key: bytes, problems: list[str]) -> tupl
             if rows:
                 found.append(TypedRows(path, rows, path in live))
     return tuple(found)
+
+
+def _old_files(run: Run, table: Table, paths: Iterable[str]) -> list[str]:
+    """Return the files that the version of a table does not have."""
+    live = {f"{table.layout.name}/{path}" for path in table.paths()}
+    return [path for path in paths if path not in live]
 
 
 def _tables(run: Run, topic_id: int, problems: list[str]) -> Iterator[Table]:
