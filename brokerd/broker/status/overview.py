@@ -84,14 +84,14 @@ class Overview:
 
     def _group_partition(self, group_partition: GroupPartition) -> dict[str, Any]:
         position = group_partition.position
-        age_us = self._oldest_age_us(group_partition)
+        age_us = self._oldest_age_us(group_partition, position)
         return {
             "topic": group_partition.partition.topic.name,
             "group": group_partition.group.name,
             "partition": group_partition.partition.index,
             "start": group_partition.partition.start_offset,
             "floor": position.floor,
-            "lag": self.lag(group_partition),
+            "lag": self.lag(group_partition, position),
             "leased": position.leased,
             "delayed": position.delayed,
             "dead": position.dead,
@@ -165,12 +165,10 @@ class Overview:
         first = position.floor if place is None else place
         return first if first < end else None
 
-    def _oldest_age_us(
-        self, group_partition: GroupPartition, position: Position | None = None
-    ) -> int | None:
+    def _oldest_age_us(self, group_partition: GroupPartition, position: Position) -> int | None:
         """Return the age of the oldest record of a group partition's lag; None if unknown."""
         partition = group_partition.partition
-        offset = self._oldest(group_partition, position or group_partition.position)
+        offset = self._oldest(group_partition, position)
         if offset is None:
             return None
         now_us = self._time.time_us()
