@@ -48,6 +48,8 @@ class Outcome(NamedTuple):
 def prepare() -> None:
     """Prepare a process for many runs."""
     keep_no_log()
+    import simulator.archive.files  # noqa: F401 - with pyarrow and deltalake, for later runs
+
     # Every run ends with a collection. It need not visit the objects of all modules again.
     gc.collect()
     gc.freeze()
@@ -72,6 +74,7 @@ def texts(result: Result) -> list[str]:
 def outcomes(seeds: Iterable[int], jobs: int) -> Iterator[Outcome]:
     """Run seeds, in their order, in as many processes as there are jobs."""
     if jobs == 1:
+        prepare()
         yield from map(outcome_of, seeds)
         return
     remaining = iter(seeds)
@@ -224,11 +227,11 @@ def arguments(given: list[str]) -> argparse.Namespace:
 def main(given: list[str]) -> int:
     """Return the exit code: 1 if a run failed."""
     options = arguments(given)
-    prepare()
     if options.plan is not None:
         print(generate(options.plan).to_json().decode())
         return 0
     if options.replay is not None:
+        (prepare if options.shrink else keep_no_log)()
         plan = load_plan(options.replay)
         failed = replay(plan, options.quiet or options.shrink).failed
         if options.shrink:

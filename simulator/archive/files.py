@@ -33,6 +33,7 @@ from simulator.archive.inline_spark import (
     NoSpark,
     checkpoint_files,
     free_name,
+    memory_directory,
     no_spark,
 )
 from simulator.archive.rollup import Archiver
@@ -216,7 +217,7 @@ class FiledArchiver(Archiver):
 
     def _run(self, process: Process) -> None:
         """Run the job in a thread of its process."""
-        with tempfile.TemporaryDirectory() as directory:
+        with tempfile.TemporaryDirectory(dir=memory_directory()) as directory:
             self._mirror = _Mirror(self._disk, Path(directory))
             reasons = self._job(process, Path(directory))
         if process is self._process:

@@ -17,6 +17,7 @@ from brokerd.archive.delta.log_files import COMMITS
 from brokerd.errors import BrokerdError
 
 NO_SPARK = "a step needs Spark"
+_MEMORY = "/dev/shm"
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -51,7 +52,7 @@ def checkpoint_files(files: Mapping[str, bytes], table: str, version: int) -> di
     ``files`` are those of the archive.
     """
     log = f"{table}/{COMMITS}"
-    with tempfile.TemporaryDirectory() as copy:
+    with tempfile.TemporaryDirectory(dir=memory_directory()) as copy:
         there = Path(copy, COMMITS)
         there.mkdir()
         for path, data in files.items():
@@ -61,6 +62,11 @@ def checkpoint_files(files: Mapping[str, bytes], table: str, version: int) -> di
         DeltaTable(copy, version=version).create_checkpoint()
         made = [path for path in sorted(there.iterdir()) if path.name not in before]
         return {f"{log}/{path.name}": path.read_bytes() for path in made}
+
+
+def memory_directory() -> str | None:
+    """Return a directory of a file system in memory, where renames wait for no disk; else None."""
+    return _MEMORY if os.access(_MEMORY, os.W_OK | os.X_OK) else None
 
 
 def free_name(path: str, files: Mapping[str, bytes]) -> str:

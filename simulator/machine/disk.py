@@ -413,6 +413,8 @@ class SimDisk:
 
     def _room(self, file: CachedFile) -> tuple[int, int]:
         """Return the largest possible size of a file, and the error beyond it."""
+        if self.quota is None and self.capacity is None:
+            return _UNLIMITED, 0
         limits = [(self.quota, errno.EDQUOT), (self.capacity, errno.ENOSPC)]
         used = self.used_bytes
         taken = _in_blocks(len(file.seen.data))
@@ -421,7 +423,7 @@ class SimDisk:
             for limit, error in limits
             if limit is not None
         ]
-        return min(room, default=(_UNLIMITED, 0))
+        return min(room)
 
 
 def _in_blocks(size: int) -> int:

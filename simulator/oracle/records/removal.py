@@ -72,6 +72,9 @@ class Removal:
         self._compacts = {one.topic: one.at_us for one in reversed(history.compacted)}
         """When a topic was compacted for the first time."""
         self._sent = {topic: self._sizes(topic) for topic in {p.topic for p in records.produces}}
+        for changes in self._changes.values():
+            changes.sort(key=lambda change: change[0])
+        self._expiries: dict[Record, Span] = {}
         self._equal: dict[tuple[str, bytes], tuple[list[Span], list[SentMessage]]] = {}
 
     def _tell(self, op: Operation, topic: str, partition: int, start: int) -> None:
@@ -97,12 +100,15 @@ class Removal:
 
         A compacted record counts as expired from its compaction on.
         """
-        if self._records.is_known(record):
-            spans = [self._expires(record.sent.produce, record.sent.message, record.stored)]
-        else:
-            spans = self._expires_as_any(record)
-        compacted_us = self._compacted.get((record.topic, record.place), EVER_US)
-        return Span(min(compacted_us, *(s.first_us for s in spans)), max(s.last_us for s in spans))
+        span = self._expiries.get(record)
+        if span is None:
+            if self._records.is_known(record):
+                span = self._expires(record.sent.produce, record.sent.message, record.stored)
+            else:
+                span = _hull(self._expires_as_any(record))
+            compacted_us = self._compacted.get((record.topic, record.place), EVER_US)
+            span = self._expiries[record] = Span(min(compacted_us, span.first_us), span.last_us)
+        return span
 
     def _expires_as_any(self, record: Record) -> list[Span]:
         """Return when a record that may be any of several equal messages expires.

@@ -8,6 +8,7 @@ broker time to it.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from itertools import accumulate, pairwise
 from typing import NamedTuple
 
@@ -44,16 +45,20 @@ class BrokerTime:
         """Whether the time for removal is the wall clock all the time."""
         starts = [(each.ended_us, each.ready_us) for each in lives.crossings]
         sets = [lives.span(op) for op in history.operations if isinstance(op, SetClock)]
-        self._bounds = self._fast(starts, sets)
+        bounds = self._fast(starts, sets)
+        ends = [bound.at_us for bound in bounds[1:]] + [EVER_US]
+        self._bounds = [(*bound, end_us) for bound, end_us in zip(bounds, ends, strict=True)]
+        """Each bound, and where the next one begins."""
+        self._slowest = list(accumulate([0, *self._offsets], min))
+        """The least offset up to each step."""
 
     def earliest_us(self, begun_us: int, wait_us: int) -> int:
         """Return the first moment at which a wait from ``begun_us`` may have ended."""
         if wait_us >= EVER_US or not self._are_steps_known:
             return EVER_US if wait_us >= EVER_US else begun_us
-        slow_us = min(0, *self._offsets_during(0, begun_us))
-        ends = [bound.at_us for bound in self._bounds[1:]] + [EVER_US]
-        for bound, end_us in zip(self._bounds, ends, strict=True):
-            over_us = max(begun_us, bound.at_us, begun_us + wait_us + slow_us - bound.fast_us)
+        slow_us = self._slowest[bisect_right(self._step_times, begun_us)]
+        for at_us, fast_us, end_us in self._bounds:
+            over_us = max(begun_us, at_us, begun_us + wait_us + slow_us - fast_us)
             if over_us < end_us:
                 return over_us
         return EVER_US
