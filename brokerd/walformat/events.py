@@ -75,12 +75,16 @@ def _event_columns(events: Sequence[GroupEvent]) -> tuple[list[str], list[Sequen
         texts, (*_, owner_at, reason_at) = _one_event(events[0])
         columns[5:] = [(owner_at,) * count, (reason_at,) * count]
         return texts, columns
-    index = dict.fromkeys(("", *columns[5], *columns[6]), 0)
-    texts = list(index)[1:]
-    index.update(zip(texts, range(1, len(texts) + 1), strict=True))
-    columns[5] = list(map(index.__getitem__, columns[5]))
-    columns[6] = list(map(index.__getitem__, columns[6]))
-    return texts, columns
+    index = {"": 0}
+    for at in (5, 6):
+        column = columns[at]
+        if column.count(column[0]) == count:  # as most reasons are
+            columns[at] = (index.setdefault(column[0], len(index)),) * count
+        else:
+            for text in dict.fromkeys(column):
+                index.setdefault(text, len(index))
+            columns[at] = list(map(index.__getitem__, column))
+    return list(index)[1:], columns
 
 
 def encode_group_events(group: str, events: Sequence[GroupEvent]) -> bytes:

@@ -269,7 +269,8 @@ def plain_settles(
     tokens = _cut_numbers(rows, places[_TOKEN_KEY], size)
     if message_ids is None or tokens is None or rows != rows[:size] * count:
         return None
-    return (message_ids, tokens) if max(message_ids) <= MAX_MESSAGE_ID else None
+    highest = message_ids[-1] if type(message_ids) is range else max(message_ids)
+    return (message_ids, tokens) if highest <= MAX_MESSAGE_ID else None
 
 
 def _cut_numbers(rows: bytearray, first: int, size: int) -> Sequence[int] | None:

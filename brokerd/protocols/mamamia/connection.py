@@ -476,12 +476,19 @@ class MamamiaConnection(FrameConnection[Frame, FrameLengthError]):
         """Settle the first of these records, of one partition, as processed; return how many."""
         index, _ = split_message_id(ids[0])
         first_id, next_id = message_id_of(index, 0), message_id_of(index + 1, 0)
-        if min(ids) < first_id or max(ids) >= next_id:
+        offsets: Sequence[int]
+        if type(ids) is range:  # it rises
+            lowest, highest = ids[0], ids[-1]
+            offsets = range(lowest - first_id, highest - first_id + 1)
+        else:
+            lowest, highest = min(ids), max(ids)
+            offsets = [message_id - first_id for message_id in ids] if index else ids
+        if lowest < first_id or highest >= next_id:
             return 0
-        offsets = [message_id - first_id for message_id in ids] if index else ids
         leases = self.broker.leases
         with suppress(BrokerdError):  # the first settle raises the error again
-            group_partition = leases.group_partition(topic_name, group_id, index, max(offsets))
+            last = highest - first_id
+            group_partition = leases.group_partition(topic_name, group_id, index, last)
             return leases.settle_run(group_partition, offsets, owner, tokens)
         return 0
 
