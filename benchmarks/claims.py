@@ -20,6 +20,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -43,6 +44,8 @@ FRAME_BYTES = 3_000_000
 RECEIVE_BYTES = 64 << 10
 """Buffer of the kernel for each client that never reads. With buffers of megabytes, 2,000 clients
 exceed the kernel's memory for TCP (``net.ipv4.tcp_mem``), and it drops the packets of all."""
+SUBSCRIBERS = 16
+"""Clients that make the subscriptions of BlipMQ."""
 LEAVE_SECONDS = 20.0
 """Longest time until the broker has noticed that all clients left; paused ones wait for a cut."""
 SETTLE_SECONDS = 2.0
@@ -69,8 +72,11 @@ class Measured:
     """Longest time of a produce, acquire and settle of another client."""
 
 
-def reads(wire_format: str, number: int, address: str) -> bytes:
-    """Return the requests of connection ``number`` for `ASKED` large records."""
+def reads(wire_format: str, number: int) -> bytes:
+    """Return the requests of connection ``number`` for `ASKED` large records.
+
+    In BlipMQ ``number`` is its subscription.
+    """
     count = range(ASKED)
     if wire_format == "mamamia":
         acquire = mamamia.Acquire(TOPIC, f"g{number}", "c", 600.0)
@@ -82,15 +88,19 @@ def reads(wire_format: str, number: int, address: str) -> bytes:
     if wire_format == "rustlog":
         encode = rustlog.CODECS[rustlog.Dialect.BINARY].encode_request
         return b"".join(encode(rustlog.Fetch(TOPIC, 0, at, MIB)) for at in count)
-    polls = [blipmq.Poll(1_000 + at, _subscribed(address)) for at in count]
+    polls = [blipmq.Poll(1_000 + at, number) for at in count]
     return b"".join(map(blipmq.encode, [blipmq.Hello(1), blipmq.Auth(2, "key"), *polls]))
 
 
-def _subscribed(address: str) -> int:
-    """Return a new subscription to all records of the topic."""
-    with BlipmqClient(address) as client:
-        subscription: int = client.subscribe(TOPIC)
-        return subscription
+def subscribe(address: str, count: int) -> list[int]:
+    """Return ``count`` new BlipMQ subscriptions to the topic. Several clients make them at once."""
+
+    def some(share: int) -> list[int]:
+        with BlipmqClient(address) as client:
+            return [client.subscribe(TOPIC) for _ in range(share, count, SUBSCRIBERS)]
+
+    with ThreadPoolExecutor(SUBSCRIBERS) as threads:
+        return [one for found in threads.map(some, range(SUBSCRIBERS)) for one in found]
 
 
 def unfinished(number: int) -> bytes:
@@ -176,9 +186,9 @@ def run_case(
             client.produce(PROBE, b"first")
         with MegaClient(broker.address_of("mega")) as producer:
             producer.create_topic(TOPIC)
-        requests = []
+        subscriptions: Sequence[int] = range(connections)
         if wire_format == "blipmq":  # a subscription begins at its time
-            requests = [reads(wire_format, number, address) for number in range(connections)]
+            subscriptions = subscribe(address, connections)
         with MegaClient(broker.address_of("mega")) as producer:
             for number in range(RECORDS):
                 producer.produce(TOPIC, bytes([number]) * RECORD_BYTES)
@@ -186,7 +196,7 @@ def run_case(
         def make(number: int) -> bytes:
             if not wire_format:
                 return unfinished(number)
-            return requests[number] if requests else reads(wire_format, number, address)
+            return reads(wire_format, subscriptions[number])
 
         rest = broker.memory_bytes()
         probe = Probe(broker.address)

@@ -8,6 +8,7 @@ import pytest
 from twisted.internet.task import Clock
 from twisted.logger import capturedLogs
 
+from brokerd.codecs import blipmq as bm
 from brokerd.codecs import mamamia as mm
 from brokerd.protocols.base.connection import Limits
 from brokerd.protocols.base.memory import (
@@ -21,6 +22,7 @@ from brokerd.protocols.base.memory import (
     MemoryBudget,
 )
 from tests.house import Client, House, ask
+from tests.protocols.blipmq_desk import BlipmqHouse
 
 MIB = 1 << 20
 TOTAL = 16 * MIB
@@ -297,6 +299,41 @@ def test_unread_answers_stay_within_the_budget() -> None:
     crowd.readers(60, asked=4)
     assert 7 * RECORD < crowd.held() < (11 + 2) * RECORD
     assert crowd.budget.waiting > 50, "those with an answer wait for their peers to read"
+
+
+def test_unread_answers_of_blipmq_stay_within_the_budget() -> None:
+    """A BlipMQ connection goes on to read its socket, but its unread answers are a claim, too."""
+    house = BlipmqHouse(limits=Limits(sweep_seconds=1e6))
+    first = house.client()
+    subscriptions = [first.subscribe("orders") for _ in range(60)]
+    first.publish(*[b"x" * RECORD] * 4, topic="orders")
+    house.factory.memory = budget = MemoryBudget(TOTAL // 4, house.clock)
+    peers = [house.client() for _ in subscriptions]
+    for peer, subscription in zip(peers, subscriptions, strict=True):
+        peer.transport.peer_reads = False
+        peer.send(*[bm.Poll(10 + number, subscription) for number in range(4)])
+    house.run()
+    held = sum(len(peer.transport.buffered) for peer in peers)
+    assert 7 * RECORD < held < (11 + 2) * RECORD
+    assert budget.used[ANSWERS] >= held and budget.waiting > 40
+    for _ in range(20):
+        for peer in peers:
+            peer.transport.read_on()
+        house.run()
+    assert all(len(peer.answers()) == 4 for peer in peers)
+    assert budget.used == [0, 0, 0] and budget.waiting == 0
+
+
+def test_an_answer_that_comes_at_once_is_a_claim_if_the_peer_does_not_read() -> None:
+    """It was no claim before: the answer to a long poll came with its bytes."""
+    crowd = Crowd()
+    client = crowd.house.connect()
+    client.transport.peer_reads = False
+    [connection] = [
+        one for one in crowd.house.factory.connections if one.transport is client.transport
+    ]
+    connection.resolve(connection.pending(), b"x" * RECORD, at_once=True)
+    assert crowd.budget.used[ANSWERS] == RECORD
 
 
 def test_a_connection_without_room_answers_when_others_have_read() -> None:

@@ -193,6 +193,8 @@ class Connection(Protocol):
         """Bytes of received frames that are unfinished or not handled yet."""
         self._expected_bytes = 0
         """Bytes of the answer that a read in progress may give."""
+        self.peer_is_not_reading = False
+        """Whether the transport's write buffer is full."""
         self._unsent_bytes = 0
         """Bytes that were written since the peer stopped reading; an upper bound."""
         self._has_sent = False
@@ -460,7 +462,7 @@ class Connection(Protocol):
     @property
     def reads_answers(self) -> bool:
         """Whether the peer got an answer, and has read all that it got, as far as is known."""
-        return self._has_sent and not self._unsent_bytes and not self.holds & Hold.SLOW_READER
+        return self._has_sent and not self._unsent_bytes and not self.peer_is_not_reading
 
     def memory_freed(self) -> None:
         """Go on after `wait_for_memory`, and make postponed answers."""
@@ -666,7 +668,7 @@ class Connection(Protocol):
             self._resume_postponed()
         if self.ending:
             self._finish_if_done()
-        if self._has_claim:
+        if self._has_claim or self._unsent_bytes:
             self._charge()
 
     def _send(self) -> None:
@@ -695,7 +697,7 @@ class Connection(Protocol):
                 self._count_sent(parts)
             send_all(self.transport, parts)
             self._has_sent = True
-            if self.holds & Hold.SLOW_READER:
+            if self.peer_is_not_reading:
                 self._unsent_bytes += sum(map(len, parts))
             if self.holds & Hold.BACKLOG:
                 self._check_backlog()
@@ -755,10 +757,12 @@ class Connection(Protocol):
 
     def pauseProducing(self) -> None:
         """Hold the connection: the transport's write buffer is full."""
+        self.peer_is_not_reading = True
         self.hold(Hold.SLOW_READER)
 
     def resumeProducing(self) -> None:
         """Release the connection: the write buffer is empty."""
+        self.peer_is_not_reading = False
         self._unsent_bytes = 0
         self.unhold(Hold.SLOW_READER | Hold.MEMORY)
         if self._postponed:

@@ -116,8 +116,6 @@ class BlipmqConnection(PollConnection):
         self._settings = settings
         self._said_hello = False
         self._authenticated = False
-        self._peer_is_not_reading = False
-        """Whether the peer does not read its answers."""
         self._unreported = 0
         """Dropped NACKs with a `_RETRYABLE` code, to be reported before the next PONG."""
         self._is_silent = False
@@ -146,7 +144,7 @@ class BlipmqConnection(PollConnection):
     def handle(self, frame: bytes) -> None:
         """Carry out a frame."""
         frame_type = type_of(frame)
-        if self._peer_is_not_reading and frame_type not in _ANSWERED_BY_NACKS:
+        if self.peer_is_not_reading and frame_type not in _ANSWERED_BY_NACKS:
             self.hold(Hold.SLOW_READER)
             raise FrameOnHold
         if self._authenticated or frame_type in _HANDSHAKE:
@@ -172,7 +170,7 @@ class BlipmqConnection(PollConnection):
         if (
             topic is None
             or len(topic.partitions) != 1
-            or (pings and self._peer_is_not_reading)
+            or (pings and self.peer_is_not_reading)
             or not self.access.may(WRITE, topic_name)
             or not broker.group_commit.has_room(values_frame_bytes(messages))
         ):
@@ -186,7 +184,7 @@ class BlipmqConnection(PollConnection):
     def _lease_run(self, frames: list[bytes]) -> int:
         """Answer POLLs and settle the messages of ACKs, for one subscription in one step."""
         subscription_id, requests = poll_run(frames)
-        if len(requests) < RUN_FRAMES_MIN or self._peer_is_not_reading:
+        if len(requests) < RUN_FRAMES_MIN or self.peer_is_not_reading:
             return 0
         with suppress(BrokerdError):  # the first request raises the error again
             count, deliveries, settled = self.lease_run(subscription_id, requests)
@@ -260,7 +258,7 @@ class BlipmqConnection(PollConnection):
             self.answer_at_once(answer)
 
     def _nack(self, frame: bytes, code: int, text: str) -> None:
-        if self._peer_is_not_reading:
+        if self.peer_is_not_reading:
             self.factory.nacks_dropped += 1
             self._unreported += code in _RETRYABLE and type_of(frame) == FrameType.PUBLISH
         else:
@@ -271,12 +269,7 @@ class BlipmqConnection(PollConnection):
 
         The socket is still read, since some publishers never read.
         """
-        self._peer_is_not_reading = True
-
-    def resumeProducing(self) -> None:
-        """Handle all frames again: the peer has read everything."""
-        self._peer_is_not_reading = False
-        self.unhold(Hold.SLOW_READER)
+        self.peer_is_not_reading = True
 
     # -- HELLO and AUTH -----------------------------------------------------------------------
 
@@ -440,7 +433,7 @@ class BlipmqConnection(PollConnection):
 
     def _unknown(self, frame: bytes) -> None:
         """Answer NACK 404, which may show a change that is not durable yet."""
-        if self._peer_is_not_reading:
+        if self.peer_is_not_reading:
             self.factory.nacks_dropped += 1
         else:
             nack = Nack(correlation_id_of(frame), Code.UNKNOWN, UNKNOWN_DELIVERY)
