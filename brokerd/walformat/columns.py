@@ -26,7 +26,8 @@ def encode_column(code: str, values: Sequence[int]) -> tuple[int, int, bytes]:
     The column is constant if all values are equal.
     """
     first = values[0]
-    if values.count(first) == len(values):
+    # Most columns that are not constant differ in the last value.
+    if values[-1] == first and values.count(first) == len(values):
         return CONSTANT, first, b""
     return ARRAY, 0, pad(struct.pack(f"<{len(values)}{code}", *values))
 

@@ -402,6 +402,7 @@ GOOD_BODIES = [
     (3, msgpack.packb({**SETTLE, "success": False, "message_id": 300})),
     (3, msgpack.packb({**SETTLE, "delay": 2, "message_id": 1 << 40})),
     (0x82, msgpack.packb({"log_id": "l", "messages": [{"payload": b"x"}, {"payload": {}}]})),
+    (0x83, msgpack.packb({**ACQUIRE, "max": 9, "duration": 2.5, "wait": 0})),
     (0x84, msgpack.packb({**SETTLE_BATCH, "settles": [ITEM, {**ITEM, "token": 5}]})),
 ]
 
@@ -430,6 +431,12 @@ TELLING_BYTES = bytes.fromhex(
     "00 01 7f 80 81 82 83 84 85 86 90 91 a0 a1 a3 a8 bf c0 c1 c2 c3 c4 c5"
     "c7 ca cb cc cd ce cf d0 d4 d6 d9 da dc de e0 ff"
 )
+
+
+@pytest.mark.parametrize("command", [mm.Command.ACQUIRE_NEXT, mm.Command.ACQUIRE_BATCH])
+def test_an_acquire_that_is_repeated_is_not_walked_again(command):
+    decoder, body = mm.Decoder(), msgpack.packb({**ACQUIRE, "max": 9})
+    assert decoder.decode(command, bytes(body)) is decoder.decode(command, bytearray(body))
 
 
 @pytest.mark.parametrize(("command", "body"), GOOD_BODIES)

@@ -89,10 +89,12 @@ _new = tuple.__new__  # half the cost of calling a NamedTuple
 
 
 class Decoder:
-    """Decodes the requests of one connection. Holds at most about 8 KiB."""
+    """Decodes the requests of one connection. Holds at most about 10 KiB."""
 
     __slots__ = (
         "_acquire",
+        "_acquire_batch",
+        "_acquire_batch_body",
         "_acquire_body",
         "_batch_log_id",
         "_batch_prefix",
@@ -112,6 +114,8 @@ class Decoder:
         self._batch_log_id = ""
         self._acquire_body: bytes | None = None
         self._acquire = Acquire("", "", "")
+        self._acquire_batch_body: bytes | None = None
+        self._acquire_batch = AcquireBatch("", "", "", 1)
         self._settle_prefix: bytes | tuple[()] = _NEVER
         self._settle_suffix_bytes = 0
         self._settles: dict[bytes, Settle] = {}
@@ -133,6 +137,8 @@ class Decoder:
             return self._read_acquire(walk(body), body)
         if command == 3:
             return self._decode_settle(body)
+        if command == Command.ACQUIRE_BATCH and body == self._acquire_batch_body:
+            return self._acquire_batch
         if command in _READERS:
             array_key, read = _READERS[command]
             plain = _PLAIN.get(command)
@@ -141,6 +147,8 @@ class Decoder:
                 self._remember_batch(request.log_id, body)
             elif type(request) is SettleBatch:
                 self._remember_settles(request, body)
+            elif type(request) is AcquireBatch and len(body) <= _REMEMBERED_BYTES:
+                self._acquire_batch_body, self._acquire_batch = body, request
             return request
         with suppress(RequestError):  # a body that cannot be decoded is worse (page, Bad input)
             walk(body)
