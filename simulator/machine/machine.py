@@ -8,7 +8,6 @@ call, and boot again.
 
 from __future__ import annotations
 
-import os
 import random
 from collections.abc import Callable, Iterable
 from functools import partial
@@ -58,8 +57,9 @@ class SimReactor:
     def callLater(
         self, delay: float, function: Callable[..., object], *args: object, **kw: object
     ) -> Event:
-        call = partial(self._process.if_alive, partial(function, *args, **kw))
-        return self._process.world.call_later(delay, call)
+        process = self._process
+        call = partial(function, **kw) if kw else function
+        return process.world.call_later(delay, process.if_alive, call, *args)
 
     def callFromThread(self, function: Callable[..., object], *args: object) -> None:
         self._process.call_after(0, function, *args)
@@ -417,7 +417,7 @@ class Machine:
         return self._chance.randint(times.other_us_min, times.other_us_max)
 
     def _leave(self, call: Call) -> None:
-        name = os.path.basename(call.path)
+        name = call.path.rpartition("/")[2]
         self.has_deleted_segments |= call.name == "create" and name.endswith(".deleted")
         self.world.trace(f"disk {call.name} {name} {call.position}+{call.length}")
         if call.name == "rename" and call.path == BOUNDS:

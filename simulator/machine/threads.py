@@ -29,7 +29,8 @@ class Process:
 
     def call_after(self, us: int, function: Callable[..., object], *arguments: object) -> None:
         """Call a function after a delay, unless the process has ended by then."""
-        self.world.call_after(us, self.if_alive, function, *arguments)
+        world = self.world
+        world.call_at(world.now_us + us, self.if_alive, function, *arguments)
 
     def if_alive(self, function: Callable[..., object], *arguments: object) -> None:
         """Call a function unless the process has ended."""

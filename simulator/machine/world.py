@@ -63,8 +63,10 @@ class World:
 
     def call_at(self, at_us: int, function: Callable[..., object], *arguments: object) -> Event:
         """Call a function at a time, or now if that time is past."""
-        event = Event(max(at_us, self.now_us), function, arguments)
-        heappush(self._due, (event.at_us, next(self._numbers), event))
+        if at_us < self.now_us:
+            at_us = self.now_us
+        event = Event(at_us, function, arguments)
+        heappush(self._due, (at_us, next(self._numbers), event))
         return event
 
     def call_after(self, us: int, function: Callable[..., object], *arguments: object) -> Event:

@@ -122,6 +122,7 @@ class _Search:
         budget: _Budget,
     ) -> None:
         self._certain = certain
+        self._spans = [event.span for event in certain]
         self._uncertain = uncertain
         self._grants = grants
         self._grants_max = grants_max
@@ -153,21 +154,24 @@ class _Search:
 
     def _try_certain(self, node: _Node) -> None:
         """Push each event that may come next; the likeliest is pushed last."""
-        waiting = [index for index in range(len(self._certain)) if not node.done >> index & 1]
-        first_end_us = min(self._certain[index].span.last_us for index in waiting)
+        spans, done = self._spans, node.done
+        waiting = [index for index in range(len(spans)) if not done >> index & 1]
+        first_end_us = min([spans[index].last_us for index in waiting])
         for index in reversed(waiting):
-            event = self._certain[index]
-            if event.span.first_us > first_end_us:
+            span = spans[index]
+            if span.first_us > first_end_us:
                 continue
-            if node.state.clock_us > event.span.last_us:
+            event = self._certain[index]
+            if node.state.clock_us > span.last_us:
                 refusal = Refusal("P3-order", "it was answered before what must have come first")
                 self._refused(node, event, refusal)
                 continue
             for state, trail in self._after(node, event):
-                node_after = _Node(node.done | 1 << index, node.used, node.hidden, state, trail)
-                self._stack.append(node_after)
+                self._stack.append(_Node(done | 1 << index, node.used, node.hidden, state, trail))
 
     def _after(self, node: _Node, event: Event) -> list[tuple[State, tuple[State, ...]]]:
+        if not self._loses:
+            return [(state, ()) for state in self._stepped(node, event, node.state)]
         if event.crossing is not None and event.crossing.loses:
             return [
                 (state, (state,))
@@ -175,9 +179,9 @@ class _Search:
                 for state in self._stepped(node, event, begin)
             ]
         states = self._stepped(node, event, node.state)
-        if event.crossing is not None and self._loses:
+        if event.crossing is not None:
             return [(state, (state,)) for state in states]
-        return [(state, (*node.trail, state) if self._loses else ()) for state in states]
+        return [(state, (*node.trail, state)) for state in states]
 
     def _stepped(self, node: _Node, event: Event, state: State) -> list[State]:
         now_us = max(event.span.first_us, state.clock_us)

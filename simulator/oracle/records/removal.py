@@ -240,7 +240,10 @@ class Removal:
     # -- parts ----------------------------------------------------------------------------------
 
     def _rules(self, topic: str, during: Span) -> list[TopicRules]:
-        return possible(self._history.topic_rules, self._changes.get(topic, ()), during)
+        changes = self._changes.get(topic)
+        if not changes:
+            return [self._history.topic_rules]
+        return possible(self._history.topic_rules, changes, during)
 
     def _removed_us(self, record: Record) -> int:
         partition, offset = record.place
