@@ -38,7 +38,7 @@ from brokerd.cli.bench.formats.mamamia import produce_frame
 from brokerd.cli.bench.scenarios import Role
 from brokerd.codecs import blipmq
 from brokerd.codecs.rustlog import CODECS, CreateTopic, Dialect
-from brokerd.protocols.base.transport import read_directly
+from brokerd.protocols.base.transport import DirectReads, read_directly
 from brokerd.schemas.checker import CheckRunner, InlineCheckRunner
 from brokerd.server.assembly import BrokerCore
 from brokerd.server.config import Config
@@ -144,6 +144,7 @@ class _Host:
 
     def __init__(self) -> None:
         self.reactor = _Reactor()
+        self.reads = DirectReads(self.reactor)
         self.disk = SimDisk()
         self.pools: list[_Threads] = []
         self.random_bytes = counting_ids(b"")
@@ -161,8 +162,11 @@ class _Host:
 
     def begin_replay(self) -> None: ...
 
+    def call_at_turn_end(self, function: Callable[[], None]) -> None:
+        self.reads.call_at_turn_end(function)
+
     def begin_serving(self) -> None:
-        read_directly(self.reactor)
+        self.reads = read_directly(self.reactor)
 
     def end_serving(self) -> None: ...
 

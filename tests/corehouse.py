@@ -9,6 +9,7 @@ house.run()                       # the turn ends, commits happen, answers leave
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -80,6 +81,9 @@ class HandHost:
         return 1_000_000
 
     def begin_replay(self) -> None: ...
+
+    def call_at_turn_end(self, function: Callable[[], None]) -> None:
+        self.reactor.callLater(0, function)
 
     def begin_serving(self) -> None: ...
 

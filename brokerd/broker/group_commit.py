@@ -126,6 +126,8 @@ class GroupCommit:
     runs when no change is gathered, so the state in memory equals the log up to
     ``wal.appended_lsn``.
 
+    ``call_at_turn_end(function)`` calls a function once when the requests of the turn are handled.
+
     ``gathered_bytes`` is an upper bound of the next frame. All gathered changes were admitted, so
     the log always has space for the frame.
     """
@@ -134,6 +136,7 @@ class GroupCommit:
         self,
         wal: Wal,
         clock: Clock,
+        call_at_turn_end: Callable[[Callable[[], None]], object],
         time: BrokerTime,
         cache: ChunkCache,
         *,
@@ -147,6 +150,7 @@ class GroupCommit:
         self._traffic = traffic
         self._wal = wal
         self._clock = clock
+        self._call_at_turn_end = call_at_turn_end
         self._time = time
         self._cache = cache
         self._frame_bytes = frame_bytes
@@ -245,7 +249,7 @@ class GroupCommit:
 
     def _schedule(self) -> None:
         if not self._turn_end_scheduled and not self._wal.busy:
-            self._clock.callLater(0, self._turn_end)
+            self._call_at_turn_end(self._turn_end)
             self._turn_end_scheduled = True
 
     # -- room ---------------------------------------------------------------------------------

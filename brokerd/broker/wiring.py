@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 
 from brokerd.broker.archive.access import ArchiveAccess
 from brokerd.broker.archive.admin import ArchiveAdmin
@@ -77,10 +77,12 @@ def build_broker(
     archive: ArchiveAccess | None = None,
     passwords: Passwords | None = None,
     checker: Checker | None = None,
+    call_at_turn_end: Callable[[Callable[[], None]], object] | None = None,
 ) -> Broker:
     """Return a broker that has replayed nothing yet.
 
     ``wall`` returns seconds since 1970. ``data_dir`` is the directory that messages name.
+    ``call_at_turn_end`` is that of `GroupCommit`; by default a timer of ``clock``.
     """
     wiring = _Wiring(
         wal,
@@ -94,6 +96,7 @@ def build_broker(
         archive,
         passwords or inline_passwords(),
         checker or Checker(run_inline, InlineCheckRunner().check),
+        call_at_turn_end or partial(clock.callLater, 0),
     )
     return wiring.broker()
 
@@ -111,6 +114,7 @@ class _Wiring:
     archive_access: ArchiveAccess | None
     passwords: Passwords
     checker: Checker
+    call_at_turn_end: Callable[[Callable[[], None]], object]
 
     def __post_init__(self) -> None:
         self.state = State(self.settings.groups, self.settings.max_group_state_bytes)
@@ -201,6 +205,7 @@ class _Wiring:
         return GroupCommit(
             self.wal,
             self.clock,
+            self.call_at_turn_end,
             self.time,
             self.tail,
             frame_bytes=self.frame_bytes,

@@ -303,6 +303,7 @@ class BrokerCore:
             self._archive_access(),
             Passwords(password_threads.submit, host.random_bytes),
             Checker(schema_threads.submit, self._schema_check_runner.check),
+            host.call_at_turn_end,
         )
         self._disk_state = DiskState(
             self._wal,

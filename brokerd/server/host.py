@@ -19,7 +19,7 @@ from typing import Any, Protocol
 from brokerd.archive.contract.view import Archive
 from brokerd.archive.serve.lazy import LazyArchive
 from brokerd.archive.storage.address import Place
-from brokerd.protocols.base.transport import read_directly
+from brokerd.protocols.base.transport import DirectReads, read_directly
 from brokerd.schemas.checker import CheckProcesses, CheckRunner
 from brokerd.server.bounded_call import bounded_call
 from brokerd.server.descriptors import descriptors_left
@@ -83,6 +83,9 @@ class Host(Protocol):
     def begin_replay(self) -> None:
         """Prepare for the replay."""
 
+    def call_at_turn_end(self, function: Callable[[], None]) -> None:
+        """Call ``function`` in the reactor's thread when the events of this turn are handled."""
+
     def begin_serving(self) -> None:
         """Prepare for serving: nearly all objects in memory are long-lived now."""
 
@@ -124,7 +127,7 @@ class RealHost:
         self.reactor = reactor
         self.disk: Disk = RealDisk()
         self._garbage = GarbageFreezer()
-        self._undo_reads: Callable[[], None] = lambda: None
+        self._reads = DirectReads(reactor)
 
     def prepare(self) -> int:
         sys.setswitchinterval(SWITCH_INTERVAL_SECONDS)
@@ -142,13 +145,16 @@ class RealHost:
     def begin_replay(self) -> None:
         self._garbage.pause()
 
+    def call_at_turn_end(self, function: Callable[[], None]) -> None:
+        self._reads.call_at_turn_end(function)
+
     def begin_serving(self) -> None:
         self._garbage.begin()
-        self._undo_reads = read_directly(self.reactor)
+        self._reads = read_directly(self.reactor)
 
     def end_serving(self) -> None:
         self._garbage.end()
-        self._undo_reads()
+        self._reads.undo()
 
     def lock(self, data_dir: Path) -> Lock:
         return BoundedLock(str(data_dir))

@@ -96,6 +96,9 @@ class SimHost:
 
     def begin_replay(self) -> None: ...
 
+    def call_at_turn_end(self, function: Callable[[], None]) -> None:
+        self.reactor.callLater(0, function)
+
     def begin_serving(self) -> None: ...
 
     def end_serving(self) -> None: ...

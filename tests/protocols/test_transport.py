@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Iterator
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -417,7 +418,7 @@ class Loop:
 
     def __init__(self, reactor: Any = None) -> None:
         self.reactor = reactor or EPollReactor()
-        self.undo = read_directly(self.reactor)
+        self.reads = read_directly(self.reactor)
         self.usual = 0
         usual = self.reactor._doReadOrWrite
 
@@ -506,9 +507,55 @@ class TestReadDirectly:
         loop.reactor.callFromThread(lambda: None)
         loop.reactor.doIteration(None)
 
+    def test_a_request_is_served_before_the_end_of_its_turn(self, loop: Loop) -> None:
+        order: list[str] = []
+
+        def received(data: bytes) -> None:
+            loop.reads.call_at_turn_end(lambda: order.append("end"))
+            order.append("request")
+
+        loop.protocol.dataReceived = received  # type: ignore[method-assign]
+        loop.peer.sendall(b"hello")
+        loop.turn()
+        assert order == ["request", "end"]
+
+    def test_a_function_that_asks_again_is_called_in_the_next_turn(self, loop: Loop) -> None:
+        calls: list[int] = []
+
+        def again() -> None:
+            calls.append(1)
+            if len(calls) < 3:
+                loop.reads.call_at_turn_end(again)
+
+        loop.reads.call_at_turn_end(again)
+        for turn in range(1, 4):
+            loop.reactor.doIteration(None)
+            assert len(calls) == turn
+
+    def test_a_fault_at_the_end_of_a_turn_is_logged_and_stops_no_other(self, loop: Loop) -> None:
+        called: list[int] = []
+
+        def fail() -> None:
+            raise ValueError("a fault")
+
+        loop.reads.call_at_turn_end(fail)
+        loop.reads.call_at_turn_end(lambda: called.append(1))
+        with capturedLogs() as logs:
+            loop.reactor.doIteration(None)
+        assert [event["failure"].type for event in logs if "failure" in event] == [ValueError]
+        assert called == [1]
+
+    def test_an_undo_leaves_the_functions_to_timers(self, loop: Loop) -> None:
+        called: list[int] = []
+        loop.reads.call_at_turn_end(lambda: called.append(1))
+        loop.reads.undo()
+        loop.reads.call_at_turn_end(lambda: called.append(2))
+        loop.reactor.runUntilCurrent()
+        assert called == [1, 2]
+
     def test_it_can_be_undone(self, loop: Loop) -> None:
-        loop.undo()
-        loop.undo()
+        loop.reads.undo()
+        loop.reads.undo()
         loop.peer.sendall(b"hello")
         loop.turn()
         assert loop.usual == 1
@@ -519,8 +566,11 @@ class TestReadDirectly:
 
         for reactor in (Clock(), SelectReactor(), Other()):
             before = dict(reactor.__dict__)
-            read_directly(reactor)()
+            read_directly(reactor).undo()
             assert reactor.__dict__ == before
+            called: list[int] = []
+            read_directly(reactor).call_at_turn_end(partial(called.append, 1))
+            assert len(reactor.getDelayedCalls()) == 1
 
     def test_a_reactor_without_the_expected_parts_is_left_alone(
         self, monkeypatch: pytest.MonkeyPatch

@@ -593,7 +593,10 @@ class Connection(Protocol):
                 self._enqueue()
                 if self.timed_operation:
                     self._time_answers()
-                self._send()
+                if self._queue:  # mostly with an answer that waits for its commit
+                    ticket = self._queue[0].ticket
+                    if ticket is not None and ticket <= self.group_commit.durable_ticket:
+                        self._send()
                 if not self._serve_again or self.holds:
                     break
         except Exception:

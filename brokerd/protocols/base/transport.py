@@ -4,7 +4,8 @@
 For a plain TCP or Unix connection with an empty buffer, `send` writes to the socket at once. This
 saves a reactor turn and two changes of its poll set per answer. Every other transport, TLS above
 all, is used through its public methods. `read_directly` shortens the way from a readable socket to
-its connection in Twisted's epoll reactor. Other reactors are left alone.
+its connection in Twisted's epoll reactor, and calls functions at the end of a turn without a timer.
+Other reactors are left alone.
 """
 
 from __future__ import annotations
@@ -182,12 +183,59 @@ def peer_text(transport: Any) -> str:
     return getattr(transport.getPeer(), "host", None) or "unix"
 
 
-def read_directly(reactor: Any) -> Callable[[], None]:
+class DirectReads:
+    """What `read_directly` did to a reactor."""
+
+    def __init__(self, reactor: Any) -> None:
+        self._reactor = reactor
+        self._poll: Callable[[float | None], None] | None = None
+        self.turn_ends: list[Callable[[], None]] = []
+        """Functions to call after the events of this turn."""
+
+    def begin(self, poll: Callable[[float | None], None]) -> None:
+        """Replace the ``doIteration`` of the reactor."""
+        self._poll = self._reactor.__dict__["doIteration"] = poll
+
+    def call_at_turn_end(self, function: Callable[[], None]) -> None:
+        """Call ``function`` after the events of this reactor turn.
+
+        Outside of the events of a turn, call it after those of the next one, which does not wait.
+        It is what ``callLater(0, function)`` does, without a timer.
+        """
+        if self._poll is None:
+            self._reactor.callLater(0, function)
+        else:
+            self.turn_ends.append(function)
+
+    def end_turn(self) -> None:
+        """Call the functions. An error in one is logged, and the others are called."""
+        functions = self.turn_ends[:]
+        self.turn_ends.clear()
+        for function in functions:
+            try:
+                function()
+            except Exception:
+                log.err(None, "a function at the end of a reactor turn failed")
+
+    def undo(self) -> None:
+        """Give the reactor its own way back. A second call does nothing."""
+        if self._poll is None:
+            return
+        attributes = self._reactor.__dict__
+        if attributes.get("doIteration") is self._poll:
+            del attributes["doIteration"]
+        self._poll = None
+        for function in self.turn_ends:
+            self._reactor.callLater(0, function)
+        self.turn_ends.clear()
+
+
+def read_directly(reactor: Any) -> DirectReads:
     """Let an epoll reactor call readable TCP connections without a logging context for each event.
 
     The context and the checks around it cost a third of the way of a small request. Errors are
-    logged and close the connection as before, and all other events go the usual way. Returns a
-    function that undoes it. Does nothing for other reactors.
+    logged and close the connection as before, and all other events go the usual way. Changes
+    nothing in other reactors. The result undoes it, and calls functions at the end of a turn.
 
     Connections that are only writable come last, for `WRITE_SECONDS` in a turn, and those first
     that wrote least recently: the kernel names the others again in the next turn. Before a write,
@@ -200,7 +248,9 @@ def read_directly(reactor: Any) -> Callable[[], None]:
         or kind.doIteration is not epollreactor.EPollReactor.doPoll
         or not all(hasattr(reactor, name) for name in _REACTOR_PARTS)
     ):
-        return lambda: None
+        return DirectReads(reactor)
+    reads = DirectReads(reactor)
+    turn_ends = reads.turn_ends
     wait = reactor._poller.poll
     selectables = reactor._selectables
     readable, writable = select.EPOLLIN, select.EPOLLOUT
@@ -226,6 +276,8 @@ def read_directly(reactor: Any) -> Callable[[], None]:
 
     def poll(timeout: float | None) -> None:
         writers: list[int] = []
+        if turn_ends:
+            timeout = 0
         for descriptor, event in wait(-1 if timeout is None else timeout, len(selectables)):
             selectable = selectables.get(descriptor)
             if event == readable and type(selectable) is tcp.Server:
@@ -246,13 +298,10 @@ def read_directly(reactor: Any) -> Callable[[], None]:
                     selectable, reactor._doReadOrWrite, selectable, descriptor, event
                 )
 
+        if turn_ends:
+            reads.end_turn()
         if writers:
             write_some(writers)
 
-    reactor.__dict__["doIteration"] = poll
-
-    def undo() -> None:
-        if reactor.__dict__.get("doIteration") is poll:
-            del reactor.__dict__["doIteration"]
-
-    return undo
+    reads.begin(poll)
+    return reads
