@@ -200,7 +200,7 @@ def sent(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Report]]:
 def test_a_planned_micro_batch_is_not_reported_before_its_commit(
     log: Log, sent: list[Report]
 ) -> None:
-    pytest.importorskip("pyspark")
+    pytest.importorskip("pyspark.sql.streaming.datasource", reason="streams need Spark 4.2")
     from tests.spark.test_streaming import Stream, again
 
     reader = Stream(log.path).reader(streamName="loader")
@@ -222,7 +222,7 @@ def test_a_planned_micro_batch_is_not_reported_before_its_commit(
 
 
 def test_a_stream_from_the_end_has_read_what_was_there(log: Log, sent: list[Report]) -> None:
-    pytest.importorskip("pyspark")
+    pytest.importorskip("pyspark.sql.streaming.datasource", reason="streams need Spark 4.2")
     from tests.spark.test_streaming import Stream, again
 
     log.append(3, 1, b"after the bounds")
