@@ -21,6 +21,10 @@ PYTEST = $(BIN)/python -m pytest -n $(or $(JOBS),auto)
 SOAK_SECONDS ?= 14400
 COMPILED := build/compiled
 OLDER_SPARK := build/older-spark
+# PySpark and Delta Spark.
+OLDER_SPARK_VERSIONS := 4.1.4 4.4.0
+OLDER_SPARK_TESTS := tests/archive/test_delta_spark.py \
+    tests/spark/test_log_frame.py tests/spark/test_spark_fault.py tests/spark/test_source.py
 COMPILED_SEEDS ?= 0..7
 COMPILED_FUZZ_SECONDS ?= 3
 COMPILED_TESTS := tests/test_build_backend.py tests/test_walformat.py tests/groups tests/codecs tests/wal tests/broker \
@@ -103,14 +107,12 @@ compiled-tests:
 	$(COMPILED)/env/bin/python -m simulator --seeds $(COMPILED_SEEDS) $(WITH_JOBS)
 	$(COMPILED)/env/bin/python -m tests.fuzz --seconds $(COMPILED_FUZZ_SECONDS) $(WITH_JOBS)
 
-# The oldest line of Spark that setup.cfg allows, and Delta Spark, which has no release for the newest. The tests of
-# Delta Spark need a process of their own, because their session has its jars.
+# The oldest line of Spark that setup.cfg allows, and Delta Spark, which has no release for the newest. All tests
+# share one session, which has Delta's jars.
 test-older-spark: $(READY)
-	@sh scripts/older_spark_environment.sh $(VENV) $(OLDER_SPARK) 4.1.4 4.4.0
-	BROKERD_DELTA_JARS=$$(echo $(OLDER_SPARK)/jars/*.jar | tr ' ' ,) \
-	    $(OLDER_SPARK)/env/bin/python -m pytest -p no:cacheprovider -m slow tests/archive/test_delta_spark.py
-	$(OLDER_SPARK)/env/bin/python -m pytest -p no:cacheprovider -m slow tests/spark/test_connect.py
-	$(OLDER_SPARK)/env/bin/python -m pytest -p no:cacheprovider -m 'not slow and not soak' $(or $(ARGS),tests/spark)
+	@sh scripts/older_spark_environment.sh $(VENV) $(OLDER_SPARK) $(OLDER_SPARK_VERSIONS)
+	BROKERD_DELTA_JARS=$$(ls $(OLDER_SPARK)/jars/*.jar 2>/dev/null | paste -sd,) \
+	    $(OLDER_SPARK)/env/bin/python -m pytest -p no:cacheprovider -m 'not soak' $(or $(ARGS),$(OLDER_SPARK_TESTS))
 
 # make -j2 lint runs both at once.
 lint: docs static

@@ -192,6 +192,14 @@ SPARK_SETTINGS = {
     "spark.eventLog.rolling.enabled": "false",
     "spark.eventLog.compress": "false",
 }
+DELTA_JARS = os.environ.get("BROKERD_DELTA_JARS", "")
+"""Delta Spark's jars for the Spark of this environment, with commas between them; else empty."""
+DELTA_SETTINGS = {
+    "spark.jars": DELTA_JARS,
+    "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+    "spark.databricks.delta.snapshotPartitions": "1",
+}
 
 
 @pytest.fixture(autouse=True)
@@ -217,6 +225,8 @@ def spark(
     """Yield the session; skip tests without Spark or Java."""
     directory = tmp_path_factory.mktemp("spark") / "work"
     settings = {**SPARK_SETTINGS, "spark.eventLog.dir": event_log.as_uri()}
+    if DELTA_JARS:
+        settings |= DELTA_SETTINGS
     options = SparkOptions("local[2]", settings=settings)
     try:
         with ExitStack() as stack:

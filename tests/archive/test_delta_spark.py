@@ -5,8 +5,6 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,40 +12,18 @@ import pytest
 
 from brokerd.archive.maintain.clean import clean
 from tests.archive.world import World, record
+from tests.conftest import DELTA_JARS
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-JARS = os.environ.get("BROKERD_DELTA_JARS", "")
-"""Delta Spark's jars for the Spark of this environment, with commas between them."""
-
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(
-        not JARS, reason="make test-older-spark runs this, on a Spark that Delta Spark supports"
+        not DELTA_JARS,
+        reason="make test-older-spark runs this, on a Spark that Delta Spark supports",
     ),
 ]
-
-
-@pytest.fixture(scope="module")
-def delta() -> Iterator[SparkSession]:
-    """Return a session with Delta Spark. It needs a process without another session."""
-    from pyspark.sql import SparkSession
-
-    options = {
-        "spark.jars": JARS,
-        "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
-        "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
-        "spark.databricks.delta.snapshotPartitions": "1",
-        "spark.sql.shuffle.partitions": "1",
-        "spark.ui.enabled": "false",
-        "spark.driver.host": "127.0.0.1",
-        "spark.driver.bindAddress": "127.0.0.1",
-    }
-    assert SparkSession.getActiveSession() is None
-    session = SparkSession.builder.master("local[1]").config(map=options).getOrCreate()
-    yield session
-    session.stop()
 
 
 @pytest.fixture
@@ -87,8 +63,8 @@ class Stream:
         query.awaitTermination()
 
 
-def test_rows_are_those_of_the_archive(delta: SparkSession, world: World) -> None:
-    frame = delta.read.format("delta").load(str(world.root / "records"))
+def test_rows_are_those_of_the_archive(spark: SparkSession, world: World) -> None:
+    frame = spark.read.format("delta").load(str(world.root / "records"))
     names = ("topic", "offset", "lsn", "value")
     expected = [tuple(row[name] for name in names) for row in world.rows("records")]
     got = [(row[0], row[1], row[2], bytes(row[3])) for row in frame.select(*names).collect()]
@@ -101,14 +77,14 @@ def test_rows_are_those_of_the_archive(delta: SparkSession, world: World) -> Non
     [("offset >= 2", 2), ("topic = 't2'", 0), ("topic_id = 99", 0), ("topic = 't1'", 4)],
 )
 def test_files_without_matching_rows_are_skipped(
-    delta: SparkSession, world: World, condition: str, files: int
+    spark: SparkSession, world: World, condition: str, files: int
 ) -> None:
-    frame = delta.read.format("delta").load(str(world.root / "records")).where(condition)
+    frame = spark.read.format("delta").load(str(world.root / "records")).where(condition)
     assert len(frame.inputFiles()) == files
 
 
-def test_a_stream_goes_on_across_a_merge(delta: SparkSession, world: World, tmp_path: Path) -> None:
-    stream = Stream(delta, world, tmp_path)
+def test_a_stream_goes_on_across_a_merge(spark: SparkSession, world: World, tmp_path: Path) -> None:
+    stream = Stream(spark, world, tmp_path)
     stream.run()
     world.lsn += 100
     clean(world.run())
@@ -119,11 +95,11 @@ def test_a_stream_goes_on_across_a_merge(delta: SparkSession, world: World, tmp_
 
 
 def test_a_stream_passes_over_removed_rows_with_skip_change_commits_alone(
-    delta: SparkSession, world: World, tmp_path: Path
+    spark: SparkSession, world: World, tmp_path: Path
 ) -> None:
     from pyspark.errors import StreamingQueryException
 
-    stream = Stream(delta, world, tmp_path)
+    stream = Stream(spark, world, tmp_path)
     stream.run()
     world.topic(1, (3, 3))
     world.lsn += 100
