@@ -26,7 +26,7 @@ from brokerd.server.config import Config
 from brokerd.server.host import OpenArchive
 from brokerd.server.service import DRAIN_SECONDS
 from simulator.archive.view import SimArchive
-from simulator.history.operations import Boot
+from simulator.history.operations import NEVER, Boot
 from simulator.machine.bare import DATA_DIR, STATE_DIR, WALL_SECONDS
 from simulator.machine.disk import Call, CrashModel, PowerLost, SimDisk
 from simulator.machine.network import Service
@@ -294,7 +294,8 @@ class Machine:
         """End the process, because the core failed, for example after a failed write."""
         if self._process is not None:
             self._factories = {}
-            self.boots[-1].stopping_us = self.world.now_us
+            if self.boots[-1].stopping_us == NEVER:
+                self.boots[-1].stopping_us = self.world.now_us
             self._process.call_after(0, self._leave_failed, core, str(error))
 
     def _leave_failed(self, core: BrokerCore, reason: str) -> None:

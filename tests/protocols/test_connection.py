@@ -1022,6 +1022,19 @@ def test_a_long_poll_is_not_silence() -> None:
     assert not client.transport.connected
 
 
+def test_silence_counts_from_an_answer_between_two_checks() -> None:
+    """Also if no check saw that the client waited."""
+    house = listening(Limits(idle_us=3_000_000, sweep_seconds=5))
+    client = house.connect()
+    client.send(acquire(wait=4))
+    house.pass_time(4.5)
+    assert client.answers() == [mm.Acquired(None)]
+    house.pass_time(1)
+    assert client.is_open
+    house.pass_time(5)
+    assert not client.transport.connected
+
+
 def test_a_frame_that_trickles_in_is_not_waited_for() -> None:
     """A byte now and then does not keep a connection that never finishes its frame."""
     house = listening(Limits(unfinished_frame_us=60_000_000, sweep_seconds=5))

@@ -197,8 +197,8 @@ class Connection(Protocol):
         """Whether the transport's write buffer is full."""
         self._unsent_bytes = 0
         """Bytes that were written since the peer stopped reading; an upper bound."""
-        self._has_sent = False
-        """Whether an answer was sent."""
+        self._sent_us = -1
+        """When answers were sent last; -1: never."""
         self._has_claim = False
         """Whether the memory budget has a claim of this connection."""
         self._queued_requests = 0
@@ -462,7 +462,7 @@ class Connection(Protocol):
     @property
     def reads_answers(self) -> bool:
         """Whether the peer got an answer, and has read all that it got, as far as is known."""
-        return self._has_sent and not self._unsent_bytes and not self.peer_is_not_reading
+        return self._sent_us >= 0 and not self._unsent_bytes and not self.peer_is_not_reading
 
     def memory_freed(self) -> None:
         """Go on after `wait_for_memory`, and make postponed answers."""
@@ -699,7 +699,7 @@ class Connection(Protocol):
             if self._meters:
                 self._count_sent(parts)
             send_all(self.transport, parts)
-            self._has_sent = True
+            self._sent_us = self.broker.time.monotonic_us()
             if self.peer_is_not_reading:
                 self._unsent_bytes += sum(map(len, parts))
             if self.holds & Hold.BACKLOG:
@@ -875,7 +875,7 @@ class Connection(Protocol):
             return "a frame was not finished"
         if self._queue:  # the peer waits for answers
             self._last_data_us = now_us
-        elif limits.idle_us and now_us - self._last_data_us > limits.idle_us:
+        elif limits.idle_us and now_us - max(self._last_data_us, self._sent_us) > limits.idle_us:
             return "nothing was sent"
         return None
 
