@@ -183,6 +183,17 @@ def test_a_frame_of_more_than_a_slice_is_searched() -> None:
     assert (one.time_us, problems) == (1_001, [])
 
 
+def test_a_gap_between_segments_is_reported() -> None:
+    """Without the archive, the events of a deleted segment are nowhere."""
+    spans = [SegmentSpan(NAME, ID, first, SEGMENT_HEADER_BYTES, 5_000) for first in (0, 5_000)]
+    assert EventScan(write(b""), "wal", TOPIC, PARTITION, 5, spans).problems == []
+    spans[1] = spans[1]._replace(first_lsn=9_000)
+    (problem,) = EventScan(write(b""), "wal", TOPIC, PARTITION, 5, spans).problems
+    assert problem == (
+        "journal files with LSN 5000 to 9000 are deleted: events there are not shown"
+    )
+
+
 def test_a_segment_that_is_deleted_meanwhile_is_reported() -> None:
     disk = write(b"")
     disk.unlink(f"wal/{NAME}")

@@ -16,6 +16,7 @@ import os
 import struct
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from itertools import pairwise
 from typing import Final, NamedTuple
 
 from brokerd.wal.disk import Disk, File
@@ -146,7 +147,8 @@ class RecordEventFilter:
 class EventScan:
     """Searches spans in order, a slice in each step.
 
-    ``problems`` has a text for each part that could not be read. ``events_filter`` has seen earlier
+    ``problems`` has a text for each part that could not be read, and for each gap that a deleted
+    segment left between two spans. ``events_filter`` has seen earlier
     events of the partition.
     """
 
@@ -161,7 +163,12 @@ class EventScan:
         events_filter: RecordEventFilter | None = None,
         load_index: LoadIndex = lambda segment_id, first_lsn, end_lsn: None,
     ) -> None:
-        self.problems: list[str] = []
+        self.problems: list[str] = [
+            f"journal files with LSN {before.first_lsn + before.end} to {after.first_lsn} are "
+            "deleted: events there are not shown"
+            for before, after in pairwise(spans)
+            if before.first_lsn + before.end < after.first_lsn
+        ]
         self.bytes_read = 0
         """Of segments and indexes."""
         self.from_lsn = spans[0].first_lsn if spans else 0
