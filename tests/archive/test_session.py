@@ -19,6 +19,7 @@ from brokerd.archive.cluster import session as module
 from brokerd.archive.cluster.session import Java, NoSpark, find_java, java_home
 
 if TYPE_CHECKING:
+    from pyspark import SparkConf
     from pyspark.sql import SparkSession
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -119,6 +120,27 @@ def test_tasks_come_to_local_workers_without_tcp(spark: SparkSession) -> None:
     tasks = spark.sparkContext.parallelize(range(2), 2)
     enabled = tasks.map(lambda number: os.environ["PYTHON_UNIX_DOMAIN_ENABLED"]).collect()
     assert enabled == ["True", "True"]
+
+
+def test_a_result_waits_for_a_busy_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Java by itself waits 15 seconds, and the run ends with an error."""
+    waits = "spark.python.authenticate.socketTimeout"
+    seen: list[str] = []
+
+    def start(conf: SparkConf, directory: Path, environment: object) -> None:
+        seen.append(conf.get(waits) or "")
+        raise NoSpark("far enough")
+
+    monkeypatch.setattr(module, "_start_java", start)
+    given: list[dict[str, str]] = [{}, {waits: "9s"}]
+    for settings in given:
+        options = module.SparkOptions("local[1]", settings=settings)
+        with (
+            pytest.raises(NoSpark, match="far enough"),
+            module.spark_session("test", options, tmp_path / "spark", {}),
+        ):
+            raise AssertionError("a session began")
+    assert seen == ["300s", "9s"]
 
 
 @pytest.mark.slow

@@ -47,6 +47,10 @@ _SMALL_JAVA = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
 """Options for a faster start and less memory: runs are short and mostly Python.
 ``spark.driver.extraJavaOptions`` comes after them."""
 
+_SOCKET_SECONDS = 300
+"""How long Java waits for this process to fetch a result. Spark's 15 s end a run on a machine that
+is busy for so long (``spark.python.authenticate.socketTimeout``)."""
+
 _FIXED_SETTINGS = {
     "spark.sql.catalogImplementation": "in-memory",
     "spark.sql.session.timeZone": "UTC",
@@ -239,6 +243,7 @@ def _settings(options: SparkOptions, directory: Path) -> dict[str, str]:
         "spark.driver.memory": f"{options.driver_memory_bytes >> 20}m",
         "spark.driver.defaultJavaOptions": java_options,
         "spark.local.dir": str(directory / "local"),
+        "spark.python.authenticate.socketTimeout": f"{_SOCKET_SECONDS}s",
         "spark.sql.warehouse.dir": str(directory / "warehouse"),
         **settings_of(options.master, java_options, directory),
         **options.settings,
