@@ -37,7 +37,7 @@ from .facts import Facts, TimedLedger
 from .filesystem import FileSystemFailed, RecordedDirectory
 from .recording import Kind, Operation, Position, read_recording
 from .replay import Model, Replay
-from .workload import SETTINGS, Plan, Workload
+from .workload import MIB, ROUND_BYTES, SETTINGS, Plan, Workload
 
 _TELL_EVERY = 20
 _ROLL_UP_EVERY = 25
@@ -151,7 +151,13 @@ def _run(options: argparse.Namespace, seed: int, directory: Path, bucket: Bucket
     broken = 0
     if options.recording is None:
         archive = None if bucket is None else ADDRESS
-        plan = Plan(options.rounds, has_rollups=not options.no_rollups, archive=archive)
+        plan = Plan(
+            options.rounds,
+            round_bytes=int(options.round_mib * MIB),
+            has_rollups=not options.no_rollups,
+            rollup_kills=options.rollup_kills,
+            archive=archive,
+        )
         record(directory, seed, plan, bucket)
         findings = Facts.load(directory / "facts").findings
         broken += bool(findings)
@@ -197,6 +203,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--points", type=int, default=200, help="default: 200")
     parser.add_argument("--seed", type=int, default=None, help="default: a new one, printed")
     parser.add_argument("--rounds", type=int, default=3, help="of the recording; default: 3")
+    parser.add_argument(
+        "--round-mib",
+        type=float,
+        default=ROUND_BYTES / MIB,
+        help=f"records of a round, the other work in proportion; default: {ROUND_BYTES / MIB:g}",
+    )
+    parser.add_argument(
+        "--rollup-kills",
+        type=int,
+        default=Plan.rollup_kills,
+        help=f"at most, in a round; default: {Plan.rollup_kills}",
+    )
     parser.add_argument("--no-rollups", action="store_true", help="record without the archive")
     parser.add_argument("--bucket", action="store_true", help="record with an archive in a bucket")
     parser.add_argument("--recording", type=Path, help="of an earlier run, in place of a new one")

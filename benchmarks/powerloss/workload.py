@@ -4,7 +4,8 @@
 A rollup writes all tables, merges and compacts files, and deletes those that no version needs.
 
 The writers of `benchmarks.crowd` write records. The workers here make transactions, settle leases,
-trim, and delete topics. All note positions in :class:`Facts`.
+trim, and delete topics. All note positions in :class:`Facts`. A round has a fixed amount of work,
+however slow the machine is: bytes of each writer, tasks of each worker, runs of the rollup.
 """
 
 from __future__ import annotations
@@ -61,7 +62,8 @@ _BRIEF_RECORDS = 5
 _TRANSACTION_PRODUCER, _BRIEF_PRODUCER = 100, 101
 _PAUSE_SECONDS = 0.1
 _AWAY_SECONDS = 0.05
-_ROUND_SECONDS = 600.0
+_STALLED_SECONDS = 600.0
+"""A run fails when its writers wait for this time and no record is acknowledged."""
 _SETTLE_MAX = 40
 _UNSETTLED = 0.1
 _ROLLED_BACK = 0.2
@@ -73,6 +75,8 @@ _ROLLUP_POINTS = 28
 """The most points of a rollup before a kill; a run may have fewer, and then ends by itself."""
 _DELETION_SECONDS = 3.0
 _SHORT_BYTES = MIB
+_TASKS_PER_MIB = 20
+"""Tasks that each worker gets in a round for a MiB of records, and again beside the rollups."""
 
 
 class _DelayedWrites(FlymqWrites):
@@ -99,6 +103,8 @@ class Plan:
     rounds: int = 3
     round_bytes: int = ROUND_BYTES
     has_rollups: bool = True
+    rollup_kills: int = 4
+    """The most runs of the rollup in a round that are killed."""
     archive: Place | None = None
     """The place of the archive; None for the directory in the data directory."""
 
@@ -113,6 +119,7 @@ class Worker(threading.Thread):
         self.chance = random.Random(f"{ledger.seed}:{does.__name__}")
         self._does = does
         self._numbers: dict[int, int] = {}
+        self._tasks = 0
 
     def run(self) -> None:
         try:
@@ -122,6 +129,20 @@ class Worker(threading.Thread):
                 self.stage.over.wait(_AWAY_SECONDS)
         except Exception as error:  # Any error ends the run as a finding.
             self.stage.fail(self.name, error)
+
+    def add_tasks(self, count: int) -> None:
+        """Let the worker begin this many more tasks."""
+        self._tasks += count
+
+    def may_begin(self) -> bool:
+        """Wait until the worker has a task left; return False at the end of the run."""
+        while self._tasks <= 0 and self.stage.is_on():
+            self.stage.over.wait(_AWAY_SECONDS)
+        return self.stage.is_on()
+
+    def begin(self) -> None:
+        """Take one of the tasks."""
+        self._tasks -= 1
 
     def next(self, producer: int) -> tuple[Origin, bytes]:
         """Return a new record."""
@@ -134,7 +155,8 @@ def transact(worker: Worker) -> None:
     """Write to two topics in transactions; roll some back."""
     ledger, address = worker.ledger, worker.stage.addresses["flymq"]
     with FlymqClient(address) as client:
-        while worker.stage.is_on():
+        while worker.may_begin():
+            worker.begin()
             transaction = client.transaction()
             origins: dict[str, list[Origin]] = {LEFT: [], RIGHT: []}
             for topic in (LEFT, RIGHT) * worker.chance.randint(1, 3):
@@ -158,12 +180,13 @@ def settle(worker: Worker) -> None:
     """Lease records of `SHARED` and settle most of them."""
     ledger, address = worker.ledger, worker.stage.addresses["mamamia"]
     with MamamiaClient(address) as client:
-        while worker.stage.is_on():
+        while worker.may_begin():
             count = worker.chance.randint(1, _SETTLE_MAX)
             leased = client.acquire_batch(SHARED, GROUP, "settler", count, LEASE_SECONDS, 0.2)
             chosen = [one.id for one in leased if worker.chance.random() >= _UNSETTLED]
             if not chosen:
                 continue
+            worker.begin()
             asked = Asked(ledger.position())
             for offset in chosen:
                 if ledger.facts.settles.setdefault(offset, asked).after is not None:
@@ -180,11 +203,14 @@ def settle(worker: Worker) -> None:
 
 def trim(worker: Worker) -> None:
     """Remove the older records of a topic now and then."""
+    if not worker.may_begin():
+        return
     facts = worker.ledger.facts
     told = list(facts.told.get(TRIMMED, {}).values())
     worker.stage.over.wait(worker.chance.uniform(0.2, 1.0))
     if not told or told[-1][0] is None:
         return
+    worker.begin()
     asked = Trim(worker.ledger.position(), offset=max(0, told[-1][0] - 20))
     facts.trims.append(asked)
     _server(worker.stage).post("topics", TRIMMED, "trim", offset=asked.offset)
@@ -193,6 +219,9 @@ def trim(worker: Worker) -> None:
 
 def come_and_go(worker: Worker) -> None:
     """Create a topic, write to it, and delete every second one."""
+    if not worker.may_begin():
+        return
+    worker.begin()
     ledger, address = worker.ledger, worker.stage.addresses["flymq"]
     number = len([topic for topic in ledger.facts.told if topic.startswith("brief-")])
     topic = f"brief-{number}-{worker.chance.randrange(1 << 32):08x}"
@@ -220,6 +249,7 @@ class Workload:
         self._say = say
         self._chance = random.Random(f"{ledger.seed}:workload")
         self._writers: list[Writer] = []
+        self._workers: list[Worker] = []
 
     def run(self) -> None:
         """Run the whole workload and stop the broker. Faults become findings of the ledger.
@@ -233,22 +263,22 @@ class Workload:
         }
         stage = Stage(addresses, self._ledger)
         self._set_up(stage)
-        workers = [Worker(stage, self._ledger, does) for does in _WORK]
+        self._workers = [Worker(stage, self._ledger, does) for does in _WORK]
         everybody = (*WRITERS, *MORE_WRITERS)
         self._writers = [
             Writer(stage, number, topic, connect)
             for number, (topic, connect) in enumerate(everybody)
         ]
         try:
-            for thread in (*workers, *self._writers):
+            for thread in (*self._workers, *self._writers):
                 thread.start()
             for number in range(self._plan.rounds):
                 if stage.is_on():
                     self._round(stage, number)
         finally:
             stage.over.set()
-            for thread in (*workers, *self._writers):
-                thread.join(_ROUND_SECONDS)
+            for thread in (*self._workers, *self._writers):
+                thread.join(_STALLED_SECONDS)
         if self._chance.random() < 0.5:
             self._broker.kill()
         elif code := self._broker.stop():
@@ -264,8 +294,7 @@ class Workload:
 
     def _round(self, stage: Stage, number: int) -> None:
         began = time.monotonic()
-        for writer in self._writers:
-            writer.write(self._plan.round_bytes // len(self._writers))
+        self._give_work(self._plan.round_bytes // len(self._writers))
         kills = self._chance.randint(*_BROKER_KILLS)
         for _ in range(kills):
             stage.over.wait(self._chance.uniform(0.1, 1.0))
@@ -281,14 +310,22 @@ class Workload:
     def _roll_up(self, stage: Stage) -> int:
         """Run the rollup during client work until a run ends by itself; return the runs."""
         _server(stage).post("wal", "seal")
-        for writer in self._writers:
-            writer.write(self._plan.round_bytes // len(self._writers) // 4)
+        self._give_work(self._plan.round_bytes // len(self._writers) // 4)
         runs = 1
-        while self._run_job(is_killed=self._chance.random() < _ROLLUP_KILLED):
+        while self._run_job(
+            is_killed=runs <= self._plan.rollup_kills and self._chance.random() < _ROLLUP_KILLED
+        ):
             runs += 1
         self._await_writers(stage)
         stage.over.wait(_DELETION_SECONDS)
         return runs
+
+    def _give_work(self, size: int) -> None:
+        """Give each writer this many bytes to write, and each worker its tasks."""
+        for writer in self._writers:
+            writer.write(size)
+        for worker in self._workers:
+            worker.add_tasks(max(1, self._plan.round_bytes * _TASKS_PER_MIB // MIB))
 
     def _run_job(self, is_killed: bool) -> bool:
         """Run the rollup, kill it or now and then the broker at a point; return whether it died.
@@ -318,12 +355,15 @@ class Workload:
         return False
 
     def _await_writers(self, stage: Stage) -> None:
-        deadline = time.monotonic() + _ROUND_SECONDS
+        count, since = self._ledger.count, time.monotonic()
         for writer in self._writers:
             while stage.is_on() and not writer.is_idle():
                 time.sleep(_AWAY_SECONDS)
-                if time.monotonic() > deadline:
-                    raise BrokerFailed(f"{writer.name} was not done within {_ROUND_SECONDS:.0f} s")
+                if self._ledger.count > count:
+                    count, since = self._ledger.count, time.monotonic()
+                elif time.monotonic() - since > _STALLED_SECONDS:
+                    text = f"no record was acknowledged for {_STALLED_SECONDS:.0f} s"
+                    raise BrokerFailed(f"{writer.name} waits, and {text}")
 
 
 def log_of(data_dir: Path) -> Path:

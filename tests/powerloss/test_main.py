@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import threading
 from collections import Counter
 from pathlib import Path
 
 import pytest
 
+from benchmarks.crowd import Stage
 from benchmarks.powerloss import kernel
 from benchmarks.powerloss.__main__ import choose_losses, main
+from benchmarks.powerloss.facts import Facts, TimedLedger
 from benchmarks.powerloss.recording import Kind, Operation
 from benchmarks.powerloss.replay import Model
+from benchmarks.powerloss.workload import Worker
 
 pytest.importorskip("pyspark")
 
@@ -38,6 +42,27 @@ def test_a_machine_that_cannot_mount_is_told(
     monkeypatch.setattr(kernel, "DEVICE", tmp_path / "fuse")
     assert main(["--points", "1"]) == 0
     assert "modprobe fuse" in capsys.readouterr().out
+
+
+def test_a_worker_begins_no_more_tasks_than_it_was_given(tmp_path: Path) -> None:
+    """So a recording on a slow machine is as long as on a fast one."""
+    stage = Stage({}, TimedLedger(Facts(1), int))
+    done, more = threading.Event(), threading.Event()
+    begun: list[int] = []
+
+    def work(worker: Worker) -> None:
+        if worker.may_begin():
+            worker.begin()
+            begun.append(len(begun))
+            (done if len(begun) <= 3 else more).set()
+
+    worker = Worker(stage, TimedLedger(Facts(1), int), work)
+    worker.add_tasks(3)
+    worker.start()
+    assert done.wait(30) and not more.wait(0.3)
+    stage.over.set()
+    worker.join(30)
+    assert begun == [0, 1, 2]
 
 
 @pytest.mark.soak
