@@ -90,6 +90,7 @@ Action = Literal[
     "set_clock",
     "report_stream",
     "drop_stream",
+    "explain",
     # of registrars
     "create_account",
     "update_account",

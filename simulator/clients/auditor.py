@@ -11,7 +11,7 @@ from collections.abc import Callable
 from functools import partial
 
 from brokerd.codecs import mamamia as mm
-from simulator.clients import admin_calls, registry_calls
+from simulator.clients import admin_calls, questions, registry_calls
 from simulator.clients.conversation import Ask
 from simulator.clients.direct import Asker
 from simulator.clients.links import Connect
@@ -22,6 +22,7 @@ from simulator.history.operations import (
     Acquire,
     History,
     Look,
+    Place,
     Settle,
     Settlement,
 )
@@ -35,6 +36,8 @@ DURATION_US = 86_400 * 1_000_000
 MARGIN_US = 5_000_000
 """Wait after the longest lease or delay, because the broker may end them a little late."""
 UNNUMBERED = -1
+EXPLAINED = 4
+"""Records of a topic whose events are asked for, spread over those that the audit read."""
 IS_ACCOUNT = "there is an account"
 
 
@@ -92,6 +95,20 @@ class Auditor(ScriptedClient):
             yield from insist(partial(admin_calls.letters, NAME, topic_name, group))
         for topic in self._plan.topics:
             yield from insist(partial(admin_calls.describe, NAME, topic.name))
+            for place in self._some_places(topic.name):
+                yield from insist(partial(questions.explain, NAME, topic.name, place))
+
+    def _some_places(self, topic: str) -> list[Place]:
+        """Return the places of some records that the audit has read, in order."""
+        places = sorted(
+            {
+                delivery.place
+                for op in self._history.operations
+                if isinstance(op, Acquire) and (op.client, op.topic) == (NAME, topic)
+                for delivery in op.deliveries
+            }
+        )
+        return places[:: 1 + len(places) // EXPLAINED]
 
     def _read_all(self) -> Script:
         """Read the unread records: once, and again when all delayed messages are stored."""

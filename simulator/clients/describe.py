@@ -59,6 +59,9 @@ TOLD = (
     "topics",
     "permissions",
     "is_valid",
+    "exists",
+    "is_whole",
+    "events",
 )
 """Fields that an answer fills, in operations without a format of their own."""
 

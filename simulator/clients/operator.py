@@ -11,14 +11,16 @@ from collections.abc import Callable, Generator
 from random import Random
 from typing import ClassVar, Literal
 
-from simulator.clients import admin_calls
+from simulator.clients import admin_calls, questions
 from simulator.clients.admin_calls import UNNUMBERED, AdminCall
 from simulator.clients.direct import Asker
+from simulator.clients.registry_calls import RegistryCall
 from simulator.history.operations import (
     Describe,
     GroupRules,
     LetterChange,
     Operation,
+    Place,
     Purge,
     Replay,
     Seek,
@@ -36,7 +38,7 @@ from simulator.plan import (
 READY_US = 100_000
 """Time between two attempts while no broker runs."""
 
-Script = Generator[AdminCall, Operation, None]
+Script = Generator[AdminCall | RegistryCall, Operation, None]
 
 
 class Operator:
@@ -108,13 +110,15 @@ class Operator:
             return
         self._ask(call)
 
-    def _ask(self, call: AdminCall) -> None:
+    def _ask(self, call: AdminCall | RegistryCall) -> None:
         if self.finished:
             return
-        if self._direct.is_ready:
-            self._direct.perform(*call, self._go_on)
-        else:
+        if not self._direct.is_ready:
             self._world.call_after(READY_US, self._ask, call)
+        elif isinstance(call, RegistryCall):
+            self._direct.perform_later(*call, self._go_on)
+        else:
+            self._direct.perform(*call, self._go_on)
 
     # -- groups ----------------------------------------------------------------------------------
 
@@ -244,6 +248,14 @@ class Operator:
     def _drop_stream(self, topic: Topic, group: str) -> Script:
         yield admin_calls.drop_stream(self.plan.name, topic.name)
 
+    def _explain(self, topic: Topic, group: str) -> Script:
+        """Ask for the events about a record, below or a little beyond the end."""
+        operation = yield admin_calls.describe(self.plan.name, topic.name)
+        self._learn(operation)
+        partition = self._chance.randrange(topic.partitions)
+        place = Place(partition, self._offset(topic, partition))
+        yield questions.explain(self.plan.name, topic.name, place)
+
     def _limit(self, most: int) -> int:
         """Draw a limit up to ``most``, in one case of three 0."""
         return 0 if self._chance.random() < 0.33 else self._chance.randint(0, most)
@@ -277,4 +289,5 @@ class Operator:
         "set_clock": _set_clock,
         "report_stream": _report_stream,
         "drop_stream": _drop_stream,
+        "explain": _explain,
     }

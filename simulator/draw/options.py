@@ -28,6 +28,10 @@ STREAMS = 0.3
 """Probability of operators who report positions of named streams."""
 STREAM_OPERATIONS = 30
 """Further operations of these operators."""
+QUESTIONS = 0.3
+"""Probability of operators who ask for the lives of records."""
+QUESTION_OPERATIONS = 20
+"""Further operations of these operators."""
 
 
 def add_options(plan: Plan, context: DrawContext) -> Plan:
@@ -88,13 +92,31 @@ def add_streams(plan: Plan) -> Plan:
     return replace(plan, settings=settings, clients=tuple(map(with_streams, plan.clients)))
 
 
+def add_questions(plan: Plan) -> Plan:
+    """Return the plan; its operators may ask for the lives of records."""
+    if not Chance(f"{plan.seed}/questions").on(QUESTIONS):
+        return plan
+    return replace(plan, clients=tuple(map(with_questions, plan.clients)))
+
+
+def with_questions(client: ClientPlan) -> ClientPlan:
+    """Return the client; an operator also asks for the lives of records."""
+    weight = 1 + sum(client.mix.values()) // 2
+    return _with_actions(client, {"explain": weight}, QUESTION_OPERATIONS)
+
+
 def with_streams(client: ClientPlan) -> ClientPlan:
     """Return the client; an operator also reports positions of streams."""
+    weight = 1 + sum(client.mix.values()) // 2
+    return _with_actions(client, {"report_stream": weight, "drop_stream": 1}, STREAM_OPERATIONS)
+
+
+def _with_actions(client: ClientPlan, added: dict[Action, int], count: int) -> ClientPlan:
+    """Return the client; an operator has more actions, and more operations in the same time."""
     if client.role != "operator":
         return client
-    weight = 1 + sum(client.mix.values()) // 2
-    mix: dict[Action, int] = {**client.mix, "report_stream": weight, "drop_stream": 1}
-    operations = client.operations + STREAM_OPERATIONS
+    mix: dict[Action, int] = {**client.mix, **added}
+    operations = client.operations + count
     think_us = client.think_us * client.operations // operations
     return replace(client, mix=mix, operations=operations, think_us=think_us)
 

@@ -374,6 +374,34 @@ class ConfigureTopic(Operation):
     rules: TopicRules
 
 
+class LifeEvent(NamedTuple):
+    """An event of a group about a record."""
+
+    lsn: int
+    group: str
+    event: str
+    """The name of the kind, for example ``leased``."""
+    token: int | None = None
+    reason: str = ""
+    first: int | None = None
+    """First offset of a range, or the position of a seek."""
+    end: int | None = None
+    """End of a range, exclusive."""
+
+
+@dataclass(kw_only=True)
+class Explain(Operation):
+    """Queries the events of all groups about a record."""
+
+    topic: str
+    place: Place
+    exists: bool = False
+    """Whether the record can be read."""
+    is_whole: bool = False
+    """Whether the answer has all events of journal and archive, on one page."""
+    events: tuple[LifeEvent, ...] = ()
+
+
 class TopicView(NamedTuple):
     """The description of a topic."""
 

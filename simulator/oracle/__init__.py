@@ -19,6 +19,7 @@ from simulator.history.operations import NEVER, History, Operation
 from simulator.oracle.audit import Audit
 from simulator.oracle.boots import check_boots
 from simulator.oracle.bounds import check_bounds
+from simulator.oracle.explanations import check_explanations
 from simulator.oracle.groups.answers import (
     check_answers,
     check_attempt_times,
@@ -119,6 +120,7 @@ def judge(history: History) -> Judgement:
     if not records.damaged:
         found += check_holds(whole, Lives(whole))
     found += check_bounds(whole, lives, records, removal, group_partitions)
+    found += check_explanations(history, lives, records, group_partitions)
     found += Audit(history, lives, records, removal, group_partitions).check()
     if history.rotted:
         found = [each for each in found if each.promise in HOLDS_OF_ROTTEN_FILES]

@@ -255,4 +255,25 @@ BUGS: tuple[Bug, ...] = (
         ),
         tests="wal/test_event_index.py",
     ),
+    # -- questions about events ----------------------------------------------------------------
+    bug(
+        "explain-without-dead-letters",
+        "an explanation does not show that a record became a dead letter",
+        "wal/read/event_scan.py",
+        (
+            "                self._dead[group] = reason\n            return True",
+            "                self._dead[group] = reason\n            return kind != EventKind.DEAD",
+        ),
+        tests="wal/test_event_scan.py",
+    ),
+    bug(
+        "explain-hides-a-gap",
+        "an explanation does not tell that the events of a deleted segment are missing",
+        "wal/read/event_scan.py",
+        (
+            "if before.first_lsn + before.end < after.first_lsn",
+            "if before.first_lsn + before.end > after.first_lsn",
+        ),
+        tests="wal/test_event_scan.py",
+    ),
 )

@@ -90,6 +90,15 @@ class ScriptedAsker:
             tell(told)
         self._peer.world.call_after(LATENCY_US, done, operation)
 
+    def perform_later(
+        self,
+        operation: Any,
+        begin: Callable[[Any, Any], None],
+        tell: Callable[[Any], None],
+        done: Callable[[Any], None],
+    ) -> None:
+        self.perform(operation, lambda broker: None, tell, done)
+
 
 class Peer:
     """Accepts connections and collects requests; ``reply`` answers them, if it is set.

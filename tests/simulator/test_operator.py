@@ -14,6 +14,7 @@ from simulator.history.operations import (
     Configure,
     DeleteTopic,
     Describe,
+    Explain,
     Letters,
     Operation,
     Pause,
@@ -89,6 +90,14 @@ def test_a_topic_is_looked_at_before_and_after_it_is_deleted() -> None:
     )
 
 
+def test_a_record_that_a_description_tells_of_is_explained() -> None:
+    peer = play(a_plan("explain", operations=50))
+    assert kinds(peer) == [Describe, Explain] * 50
+    asked = {op.place for op in peer.operations if isinstance(op, Explain)}
+    assert {place.partition for place in asked} == {0, 1}
+    assert all(place.offset < (VIEW.nexts[place.partition] + 3) for place in asked)
+
+
 def test_offsets_are_about_those_that_there_are() -> None:
     peer = play(a_plan("seek", "describe", operations=200))
     offsets = [o.to for o in peer.operations if isinstance(o, Seek) and isinstance(o.to, int)]
@@ -157,6 +166,16 @@ def test_a_broker_does_what_it_is_asked(action: Action) -> None:
     assert len(asked) >= 20
     assert all(o.answered_us >= o.arrived_us for o in asked)
     assert not all(o.error for o in asked)
+
+
+def test_explanations_have_the_events_of_records() -> None:
+    """Both the operator and the auditor ask; the oracle judges the answers."""
+    result = run(a_run("explain"))
+    assert result.violations == []
+    explained = [o for o in result.history.operations if isinstance(o, Explain) and o.succeeded]
+    assert {o.client for o in explained} == {"op", "auditor"}
+    assert {"leased", "settled"} <= {e.event for o in explained for e in o.events}
+    assert all(o.is_whole and o.exists for o in explained)
 
 
 def test_what_a_crash_leaves_unanswered_is_on_record_as_such() -> None:

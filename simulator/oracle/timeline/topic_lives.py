@@ -16,6 +16,7 @@ from simulator.history.operations import (
     NEVER,
     DeleteTopic,
     Describe,
+    Explain,
     History,
     Letters,
     Look,
@@ -24,7 +25,7 @@ from simulator.history.operations import (
 )
 from simulator.oracle.timeline.spans import Lives, Span
 
-ASKS = (Look, Letters, Describe, Read, Committed, Position)
+ASKS = (Look, Letters, Describe, Explain, Read, Committed, Position)
 """Requests that change nothing. Their refusals prove nothing if their topic is unknown."""
 BLANKS: dict[str, Any] = {
     "places": (),
