@@ -10,9 +10,13 @@ bytearray).
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import ClassVar, Generic, TypeVar
+from typing import ClassVar, Final, Generic, TypeVar
 
 from brokerd.errors import BrokerdError
+
+EQUAL_FRAMES_MIN: Final = 8
+EQUAL_FRAMES_MAX: Final = 512
+"""Headers that `equal_headers` compares at most in one call."""
 
 FrameT = TypeVar("FrameT")
 ErrorT = TypeVar("ErrorT", bound=BrokerdError)
@@ -105,3 +109,24 @@ class FramesReader(ABC, Generic[FrameT, ErrorT]):
             frames.append(self._gathered(view))
         self._partial = bytearray()
         return end
+
+
+def equal_headers(data: bytes, position: int, step: int, header: bytes, count: int) -> int:
+    """Return how many of ``count`` frames in a row have this header; 0: fewer than a few.
+
+    The first header is at ``position``, the next ``step`` bytes later, and so on. A caller can cut
+    the frames by one layout, in a fraction of the time of a loop.
+    """
+    few = position + (EQUAL_FRAMES_MIN - 1) * step
+    if (
+        count < EQUAL_FRAMES_MIN
+        or not data.startswith(header, position)
+        or not data.startswith(header, few)
+    ):
+        return 0
+    count = min(count, EQUAL_FRAMES_MAX)
+    for at in range(position, position + len(header)):
+        # One byte of each header that is equal so far.
+        column = data[at : at + (count - 1) * step + 1 : step]
+        count = len(column) - len(column.lstrip(column[:1]))
+    return count

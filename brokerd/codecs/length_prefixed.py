@@ -7,9 +7,11 @@ Several formats share them. A length is checked as soon as its four bytes have a
 
 from __future__ import annotations
 
+from functools import lru_cache
+from itertools import chain
 from struct import Struct
 
-from brokerd.codecs.framing import FramesReader, FrameT
+from brokerd.codecs.framing import FramesReader, FrameT, equal_headers
 from brokerd.errors import BrokerdError
 
 _LENGTH = Struct(">I")
@@ -63,6 +65,8 @@ class LengthPrefixedReader(LengthFirstReader[bytes]):
         size = len(data)
         shortest, longest = self._min_length, self._max_length
         unpack = _LENGTH.unpack_from
+        # Lengths of the last frames. Clients may send requests in pairs, as PUBLISH and PING.
+        last, second, third = -1, -1, -1
         while size - position >= LENGTH_BYTES:
             (length,) = unpack(data, position)
             start = position + LENGTH_BYTES
@@ -70,7 +74,34 @@ class LengthPrefixedReader(LengthFirstReader[bytes]):
                 break
             position = start + length
             frames.append(data[start:position])
+            if length == second and last == third:
+                position = _equal_pairs(data, position, last, length, frames)
+            last, second, third = length, last, second
         return position
 
     def _gathered(self, whole: memoryview) -> bytes:
         return bytes(whole[LENGTH_BYTES:])
+
+
+def _equal_pairs(data: bytes, position: int, first: int, second: int, frames: list[bytes]) -> int:
+    """Append the frames that follow in pairs of these two lengths; return the position after them.
+
+    Each step is one call for all.
+    """
+    second_at = LENGTH_BYTES + first
+    step = second_at + LENGTH_BYTES + second
+    count = (len(data) - position) // step
+    count = equal_headers(data, position, step, _LENGTH.pack(first), count)
+    count = equal_headers(data, position + second_at, step, _LENGTH.pack(second), count)
+    if not count:
+        return position
+    end = position + count * step
+    pairs = _pair_layout(first, second).iter_unpack(memoryview(data)[position:end])
+    frames += chain.from_iterable(pairs)
+    return end
+
+
+@lru_cache(maxsize=64)
+def _pair_layout(first: int, second: int) -> Struct:
+    """Return the layout of two frames of these lengths."""
+    return Struct(f"{LENGTH_BYTES}x{first}s{LENGTH_BYTES}x{second}s")

@@ -7,7 +7,9 @@ length. Checks are in the order of the page (section Bad input).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
+from itertools import compress
+from operator import itemgetter
 from struct import Struct
 from typing import Any
 
@@ -38,6 +40,7 @@ _HEAD_U64 = Struct(">BQQ")
 _HEAD_QOS_TOPIC = Struct(">BQBH")
 _HEAD_CODE_TEXT = Struct(">BQHH")
 _LENGTH_HEAD = Struct(">IBQ")
+_LENGTH_TYPE = Struct(">IB")
 _LENGTH_HEAD_QOS_TOPIC = Struct(">IBQBH")
 _LENGTH_HEAD_U64 = Struct(">IBQQ")
 _U16 = Struct(">H")
@@ -48,6 +51,10 @@ _PING = int(FrameType.PING)
 _PONG = int(FrameType.PONG)
 _POLL = int(FrameType.POLL)
 _TYPES = frozenset(FrameType)
+_RUN_TYPES = bytes((_PUBLISH, _PING))
+_IS_PUBLISH = bytes(kind == _PUBLISH for kind in range(256))
+_IS_PING = bytes(kind == _PING for kind in range(256))
+"""Tables that select frames by their types."""
 
 
 def frame_reader(max_length: int = MAX_LENGTH) -> LengthPrefixedReader:
@@ -84,10 +91,10 @@ def encode(message: Message) -> bytes:
     return _LENGTH_HEAD.pack(length, frame_type, message[0]) + payload
 
 
-def pongs(correlation_ids: Iterable[int]) -> bytes:
-    """Return the PONG frames with these ids."""
-    pack = _LENGTH_HEAD.pack
-    return b"".join([pack(MIN_LENGTH, _PONG, number) for number in correlation_ids])
+def pongs(pings: Sequence[bytes]) -> bytes:
+    """Return the PONG frames that answer these PING frames."""
+    head = _LENGTH_TYPE.pack(MIN_LENGTH, _PONG)
+    return head + head.join([ping[1:] for ping in pings]) if pings else b""
 
 
 # -- decoding --------------------------------------------------------------------------------------
@@ -123,15 +130,15 @@ def decode_publish(frame: bytes) -> Publish:
     return Publish(correlation_id, qos, topic, frame[end:])
 
 
-def publish_run(frames: Sequence[bytes]) -> tuple[str, list[bytes], list[int]]:
-    """Return the topic and the messages of a run, and the correlation ids of its PING frames.
+def publish_run(frames: Sequence[bytes]) -> tuple[str, list[bytes], list[bytes]]:
+    """Return the topic and the messages of a run, and its PING frames.
 
     The run is the first frames up to one that is neither a PING nor a PUBLISH of QoS 1 for the
     topic of the first one. It is empty if the first one is not such a PUBLISH.
     """
     first = frames[0]
     messages: list[bytes] = []
-    pings: list[int] = []
+    pings: list[bytes] = []
     if first[0] != _PUBLISH:
         return "", messages, pings
     try:
@@ -142,12 +149,20 @@ def publish_run(frames: Sequence[bytes]) -> tuple[str, list[bytes], list[int]]:
         return "", messages, pings
     start, end = _HEAD.size, len(first) - len(message)
     head = first[start:end]
+    # A frame with the QoS and topic of a valid one is valid.
+    types = bytes(map(itemgetter(0), frames))
+    if not types.strip(_RUN_TYPES):
+        publishes = list(compress(frames, types.translate(_IS_PUBLISH)))
+        pings = list(compress(frames, types.translate(_IS_PING)))
+        heads = [frame[start:end] for frame in publishes]
+        if heads.count(head) == len(heads) and list(map(len, pings)).count(start) == len(pings):
+            return topic, [frame[end:] for frame in publishes], pings
+        pings = []
     for frame in frames:
-        # A frame with the QoS and topic of a valid one is valid.
         if frame[0] == _PUBLISH and frame[start:end] == head:
             messages.append(frame[end:])
         elif frame[0] == _PING and len(frame) == start:
-            pings.append(correlation_id_of(frame))
+            pings.append(frame)
         else:
             break
     return topic, messages, pings

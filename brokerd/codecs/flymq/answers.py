@@ -61,6 +61,13 @@ def produced_run(
 ) -> bytes:
     """Return the answers to PRODUCEs of consecutive records without keys, in partition 0."""
     head, pack = _produced_head(topic, Opcode.PRODUCE), _STORED.pack
+    count = len(value_sizes)
+    if count == value_sizes.count(value_sizes[0]):  # only the offsets differ
+        whole = head + pack(0, 0, timestamp_ms, -1, value_sizes[0])
+        offset_at = len(head) + _I32.size
+        before, after = whole[:offset_at], whole[offset_at + _U64.size :]
+        offsets = map(_U64.pack, range(first_offset, first_offset + count))
+        return before + (after + before).join(offsets) + after
     return b"".join(
         [
             head + pack(0, offset, timestamp_ms, -1, size)

@@ -6,10 +6,11 @@ Magic, version and length are each checked as soon as they have arrived.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from struct import Struct
 
 from brokerd.codecs.flymq.values import FLAG_BINARY, MAGIC, MAX_LENGTH, VERSION, FrameError
-from brokerd.codecs.framing import FramesReader
+from brokerd.codecs.framing import FramesReader, equal_headers
 
 Frame = tuple[int, int, bytes]
 """(opcode, flags, payload)"""
@@ -31,6 +32,12 @@ def header(opcode: int, length: int, flags: int = FLAG_BINARY) -> bytes:
     return _HEADER.pack(_BEGIN, opcode, flags, length)
 
 
+@lru_cache(maxsize=64)
+def _layout(length: int) -> Struct:
+    """Return the layout of a frame with a correct header: opcode, flags, payload."""
+    return Struct(f">2xBB4x{length}s")
+
+
 class FrameReader(FramesReader[Frame, FrameError]):
     """Reads the frames of one direction of a connection; see `FramesReader`.
 
@@ -49,12 +56,22 @@ class FrameReader(FramesReader[Frame, FrameError]):
         size = len(data)
         longest = self._max_length
         unpack = _HEADER.unpack_from
+        last_length = -1
         while size - position >= _HEADER_BYTES:
             begin, opcode, flags, length = unpack(data, position)
-            end = position + _HEADER_BYTES + length
+            start = position + _HEADER_BYTES
+            end = start + length
             if end > size or begin != _BEGIN or length > longest:
                 break
-            frames.append((opcode, flags, data[position + _HEADER_BYTES : end]))
+            frames.append((opcode, flags, data[start:end]))
+            if length == last_length:
+                step = end - position
+                count = equal_headers(data, end, step, data[position:start], (size - end) // step)
+                if count:
+                    equal_end = end + count * step
+                    frames += _layout(length).iter_unpack(memoryview(data)[end:equal_end])
+                    end = equal_end
+            last_length = length
             position = end
         return position
 

@@ -8,6 +8,7 @@ in the value. `peer.encode_request` encodes requests.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import chain
 from struct import Struct
 from struct import error as StructError
 
@@ -53,6 +54,8 @@ _U16 = Struct(">H")
 _U32 = Struct(">I")
 _I32 = Struct(">i")
 _NO_KEY = bytes(_U32.size)
+_EQUAL_VALUES_BYTES_MAX = 2_048
+"""Largest values that are compared together; larger ones would be copied for little gain."""
 _NO_PARTITION = (_I32.pack(-1), _I32.pack(0))
 """Any partition, and the first one."""
 
@@ -141,6 +144,9 @@ def produce_run(frames: Sequence[Frame]) -> tuple[str, list[bytes]]:
         return "", values
     value_at = size_at + _U32.size
     around = value_at + _I32.size
+    equal = _equal_values(frames, head, value_at)
+    if equal is not None:
+        return topic, equal
     start, length = head, -1
     for opcode, flags, payload in frames:
         if len(payload) != length:
@@ -157,6 +163,32 @@ def produce_run(frames: Sequence[Frame]) -> tuple[str, list[bytes]]:
             break
         values.append(payload[value_at : -_I32.size])
     return topic, values
+
+
+def _equal_values(frames: Sequence[Frame], head: bytes, value_at: int) -> list[bytes] | None:
+    """Return the values if all frames are PRODUCE requests that differ in the value alone.
+
+    ``head`` has the fields before the size of the value, which begins at ``value_at``.
+    """
+    length, end = len(frames[0][2]), frames[0][2][-_I32.size :]
+    size = length - value_at - _I32.size
+    if not 0 <= size <= _EQUAL_VALUES_BYTES_MAX or end not in _NO_PARTITION:
+        return None
+    opcodes, flags, payloads = zip(*frames, strict=True)
+    count = len(payloads)
+    if (
+        opcodes.count(_PRODUCE) < count
+        or flags.count(flags[0]) < count
+        or flags[0] & COMPRESSION_MASK
+        or list(map(len, payloads)).count(length) < count
+    ):
+        return None
+    together = b"".join(payloads)
+    layout = Struct(f"{value_at}x{size}s{_I32.size}x")
+    values = list(chain.from_iterable(layout.iter_unpack(together)))
+    # One comparison for the bytes around all values.
+    start = head + _U32.pack(size)
+    return values if together == start + (end + start).join(values) + end else None
 
 
 def _plain_produce(payload: bytes) -> Produce | None:
