@@ -255,8 +255,8 @@ BUGS: tuple[Bug, ...] = (
         "a connection may be idle for ten times the limit",
         "protocols/base/connection.py",
         (
-            "now_us - self._last_data_us > limits.idle_us:",
-            "now_us - self._last_data_us > 10 * limits.idle_us:",
+            "self._sent_us) > limits.idle_us:",
+            "self._sent_us) > 10 * limits.idle_us:",
         ),
         tests="protocols/test_connection.py",
     ),
