@@ -212,6 +212,7 @@ class GroupOperations(GroupState):
             self._delays.load(-behind_us)
         if behind_us:
             self._returned.write_rows()
+        self._split_all()
         for offset, row in self._leases.items():
             _, owner, token, grants, failures, duration_us, _ = row
             deadline_us = now_us + duration_us if duration_us > 0 else now_us - 1
@@ -229,7 +230,7 @@ class GroupOperations(GroupState):
         Writes no event, because a restart gives each lease its full duration. The lease does not
         lapse by a deadline that is not final: another call sets the final one.
         """
-        lease = self._leases.get(offset)
+        lease = self._lease_of(offset)
         if lease is None or lease[2] != token:
             return False
         _, owner, _, grants, failures, duration_us, _ = lease

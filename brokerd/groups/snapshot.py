@@ -42,7 +42,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import IntEnum
-from itertools import islice
+from itertools import chain, islice
 from struct import Struct, pack
 from typing import Any, NamedTuple, TypeVar
 
@@ -197,6 +197,16 @@ class FrozenGroup(NamedTuple):
             )
 
 
+def _freeze_leases(state: GroupState) -> Mapping[int, LeaseRow]:
+    """Return the rows of all leases, also of those in runs."""
+    if type(state._leases) is not dict:
+        state._split_all()
+    rows = freeze_table(state._leases)
+    if not state._runs.leased:
+        return rows
+    return dict(chain(rows.items(), *[run.rows() for run in state._runs.runs]))
+
+
 def freeze(state: GroupState, now_us: int) -> FrozenGroup:
     """Return an immutable copy of ``state``, in milliseconds for any size."""
     return FrozenGroup(
@@ -214,7 +224,7 @@ def freeze(state: GroupState, now_us: int) -> FrozenGroup:
         freeze_table(state._delays.rows.blocks),
         freeze_table(state._dead.blocks),
         dict(state._dead.reasons.texts),
-        freeze_table(state._leases),
+        _freeze_leases(state),
         {} if state._order is None else freeze_table(state._order.keys),
     )
 

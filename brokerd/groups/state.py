@@ -62,6 +62,8 @@ class GroupState(GroupView):
         if type(leases) is Shards:
             leases = leases.shards[offset >> NEIGHBOURS_SHIFT & SHARD_MASK]
         lease = leases.pop(offset, None)
+        if lease is None and self._runs.leased and self._lease_of(offset) is not None:
+            lease = self._leases.pop(offset)
         if lease is not None:
             owned = self._owners[lease[1]]
             owned.discard(offset)
@@ -132,7 +134,7 @@ class GroupState(GroupView):
 
     def _apply_extended(self, event: GroupEvent, now_us: int) -> None:
         offset, duration_us = event[1], event[2]
-        lease = self._leases.get(offset)
+        lease = self._lease_of(offset)
         if lease is None:
             raise _no_lease(event)
         _, owner, token, grants, failures, _, _ = lease
@@ -180,6 +182,7 @@ class GroupState(GroupView):
 
     def _apply_settled_range(self, event: GroupEvent, now_us: int) -> None:
         first, end = event[1], event[2]
+        self._split_all()
         for offset in keys_between(self._leases, len(self._leases), first, end):
             self._end_lease(offset)
         self._returned.drop_range(first, end)
@@ -261,6 +264,7 @@ class GroupState(GroupView):
         Return the bitmap words of the ready records. O(words), or O(leases) if they are few.
         """
         open_again = missing_words(self._touched, self._settled, floor)
+        self._split_all()
         self._returned.add_ended(self._leases)
         self._clear_leases()
         self._returned.drop_range(0, floor)
@@ -281,6 +285,7 @@ class GroupState(GroupView):
 
     def _clear_leases(self) -> None:
         self._leases = {}
+        self._runs.clear()
         self._owners.clear()
         self._deadlines.refill([])
 

@@ -17,6 +17,7 @@ from brokerd.errors import LeaseLost, NotLeaseOwner, UnknownOffset
 from brokerd.groups import snapshot, snapshot_decode
 from brokerd.groups.attempts import LeaseRow
 from brokerd.groups.eligible import STOP, TAKE, Accept, EligibleSearch, KeyOf
+from brokerd.groups.lease_runs import RUN_LEASES_MAX, RUN_MIN, LeaseRun
 from brokerd.groups.operations import MAX_COUNT, GroupOperations
 from brokerd.groups.settings import MAX_DURATION_US, GroupSettings
 from brokerd.groups.tables import LARGE, NEIGHBOURS_SHIFT, SHARD_MASK, Shards, grow
@@ -25,9 +26,6 @@ from brokerd.walformat import EventKind
 
 STALE_PER_LAPSE = 8
 """Stale deadlines that `end_due` passes over for each lapse."""
-
-RUN_MIN = 4
-"""Number of records from which `LeaseStore.settle_run` first tries to settle all at once."""
 
 MAX_ATTEMPTS_REASON = "max_attempts"
 GIVEN_UP_REASON = "given_up"
@@ -118,7 +116,7 @@ class LeaseStore(GroupOperations):
         ):
             count = accept_run(first, min(limit, end - first))
             if count:
-                granted = self._lease_run(leases, first, count, now_us, owner, duration_us)
+                granted = self._lease_run(first, count, now_us, owner, duration_us)
         add_event, apply_leased = self.events.append, self._apply_leased
         token = self._token
         for _ in range(limit - len(granted)):
@@ -145,32 +143,34 @@ class LeaseStore(GroupOperations):
         return granted
 
     def _lease_run(
-        self,
-        leases: dict[int, LeaseRow],
-        first: int,
-        count: int,
-        now_us: int,
-        owner: str,
-        duration_us: int,
+        self, first: int, count: int, now_us: int, owner: str, duration_us: int
     ) -> list[Grant]:
         """Lease ``count`` records from ``first`` on, of which none was ever leased.
 
         It has the effect of the loop of `acquire`, in a fraction of the time.
         """
-        offsets = range(first, first + count)
-        tokens = range(self._token + 1, self._token + 1 + count)
+        token = self._token + 1
+        offsets, tokens = range(first, first + count), range(token, token + count)
         ones, zeros, durations = repeat(1), repeat(0), repeat(duration_us)
-        owners, reasons = repeat(owner), repeat("")
         deadline_us = now_us + duration_us if duration_us > 0 else now_us - 1
-        deadlines, nones = repeat(deadline_us), repeat(None)
         self.events += zip(
-            repeat(_LEASED), offsets, durations, tokens, ones, owners, reasons, strict=False
+            repeat(_LEASED),
+            offsets,
+            durations,
+            tokens,
+            ones,
+            repeat(owner),
+            repeat(""),
+            strict=False,
         )
-        rows = zip(deadlines, owners, tokens, ones, zeros, durations, nones, strict=False)
-        leases.update(zip(offsets, rows, strict=False))
+        run = LeaseRun(first, first + count, deadline_us, owner, token, duration_us)
+        if RUN_MIN <= count <= RUN_LEASES_MAX - self._runs.leased:
+            self._runs.add(run)
+            self._deadlines.push(deadline_us, first)
+        else:
+            self._add_rows(run)
+            self._deadlines.push_run(deadline_us, first, count)
         self._touched.add_range(first, first + count)
-        self._owners.setdefault(owner, set()).update(offsets)
-        self._deadlines.push_run(deadline_us, first, count)
         self._token += count
         return list(map(_new_grant, zip(offsets, tokens, ones, zeros, durations, strict=False)))
 
@@ -198,6 +198,8 @@ class LeaseStore(GroupOperations):
         if type(leases) is Shards:
             leases = leases.shards[offset >> NEIGHBOURS_SHIFT & SHARD_MASK]
         lease = leases.get(offset)
+        if lease is None and self._runs.leased:
+            lease = self._lease_of(offset)
         if lease is None or lease[0] < now_us:
             failure = (delay_us, reason, dead)
             return self._settle_unleased(now_us, end, offset, success, token, failure)
@@ -225,12 +227,15 @@ class LeaseStore(GroupOperations):
         leases = self._leases
         if type(leases) is not dict or self._order is not None:
             return 0
+        in_runs = self._settle_in_runs(now_us, offsets, owner, tokens) if self._runs.leased else 0
+        if in_runs:
+            offsets, tokens = offsets[in_runs:], tokens[in_runs:]
         if len(offsets) >= RUN_MIN and self._settle_range(leases, now_us, offsets, owner, tokens):
-            return len(offsets)
+            return in_runs + len(offsets)
         owners, add_event, add_settled = self._owners, self.events.append, self._settled.add
         settled = 0
         for offset, token in zip(offsets, tokens, strict=True):
-            lease = leases.get(offset)
+            lease = self._lease_of(offset)
             if (
                 lease is None
                 or lease[0] < now_us
@@ -246,6 +251,53 @@ class LeaseStore(GroupOperations):
             add_settled(offset)
             add_event((_SETTLED, offset, 0, 0, 0, "", ""))
             settled += 1
+        return in_runs + settled
+
+    def _settle_in_runs(
+        self, now_us: int, offsets: Sequence[int], owner: str | None, tokens: Sequence[int | None]
+    ) -> int:
+        """Settle the first records that are parts of runs; return how many.
+
+        It has the effect of the loop of `settle_run`, in a few steps for each run.
+        """
+        runs, settled = self._runs, 0
+        while settled < len(offsets):
+            first = offsets[settled]
+            run = runs.find(first)
+            if run is None:
+                break
+            end = min(run.end, first + len(offsets) - settled)
+            stop = settled + end - first
+            token = run.token + first - run.first
+            if (
+                end - first < RUN_MIN
+                or run.deadline_us < now_us
+                or (owner is not None and owner != run.owner)
+                or not _is_range(offsets[settled:stop], first)
+                or not (
+                    _is_range(tokens[settled:stop], token)
+                    or tokens[settled:stop].count(None) == end - first
+                )
+            ):
+                break
+            runs.remove(run)
+            if run.first < first:
+                runs.add(run.part(run.first, first))
+            if end < run.end:
+                runs.add(run.part(end, run.end))
+                self._deadlines.push(run.deadline_us, end)
+            self._settled.add_range(first, end)
+            self.events += zip(
+                repeat(_SETTLED),
+                range(first, end),
+                repeat(0),
+                repeat(0),
+                repeat(0),
+                repeat(""),
+                repeat(""),
+                strict=False,
+            )
+            settled = stop
         return settled
 
     def _settle_range(
@@ -261,7 +313,7 @@ class LeaseStore(GroupOperations):
         It has the effect of the loop of `settle_run`, in a fraction of the time.
         """
         first, end = offsets[0], offsets[0] + len(offsets)
-        rows = list(map(leases.get, offsets))
+        rows = list(map(self._lease_of if self._runs.leased else leases.get, offsets))
         if None in rows or list(offsets) != list(range(first, end)):
             return False
         deadlines, holders, held_tokens, *_ = zip(*rows, strict=True)
@@ -288,12 +340,11 @@ class LeaseStore(GroupOperations):
 
     def leased_run(self, now_us: int, offsets: Sequence[int]) -> int:
         """Return how many records `settle_run` would settle without an owner and tokens."""
-        leases = self._leases
-        if type(leases) is not dict or self._order is not None:
+        if type(self._leases) is not dict or self._order is not None:
             return 0
         count = 0
         for offset in offsets:
-            lease = leases.get(offset)
+            lease = self._lease_of(offset)
             if lease is None or lease[0] < now_us:
                 break
             count += 1
@@ -346,6 +397,8 @@ class LeaseStore(GroupOperations):
 
         O(log n) per lease. `owned` is 0 afterwards if no lease is left.
         """
+        for run in self._runs.owned(owner):
+            self._split(run)
         owned = sorted(islice(self._owners.get(owner, ()), limit))
         released = 0
         for offset in owned:
@@ -485,7 +538,9 @@ class LeaseStore(GroupOperations):
 
     def _lapse(self, now_us: int, offset: int) -> None:
         """End a lease whose deadline has passed; a back-off runs from the deadline on."""
-        deadline_us, _, token, grants, failures, duration_us, _ = self._leases[offset]
+        lease = self._lease_of(offset)
+        assert lease is not None, "only a lease lapses"
+        deadline_us, _, token, grants, failures, duration_us, _ = lease
         settings = self.settings
         if settings.attempts == "grants" and grants >= settings.max_attempts:
             # A spent lease has a deadline before its grant, but did not end before it began.
@@ -498,7 +553,7 @@ class LeaseStore(GroupOperations):
 
     def _lapse_if_due(self, now_us: int, offset: int) -> bool:
         """End the record's lease if its deadline has passed."""
-        lease = self._leases.get(offset)
+        lease = self._lease_of(offset)
         if lease is None or lease[0] >= now_us:
             return False
         self._lapse(now_us, offset)
@@ -512,7 +567,7 @@ class LeaseStore(GroupOperations):
     def _live_lease(
         self, now_us: int, offset: int, owner: str | None, token: int | None
     ) -> LeaseRow:
-        lease = self._leases.get(offset)
+        lease = self._lease_of(offset)
         if lease is not None and lease[0] < now_us:
             self._lapse(now_us, offset)
             lease = None
@@ -523,6 +578,12 @@ class LeaseStore(GroupOperations):
         if token is not None and token != lease[2]:
             raise _lease_lost(offset)
         return lease
+
+
+def _is_range(numbers: Sequence[int | None], first: int) -> bool:
+    """Return whether the numbers are consecutive from ``first`` on."""
+    run = range(first, first + len(numbers))
+    return numbers == run or (type(numbers) is not range and tuple(numbers) == tuple(run))
 
 
 def _bounded(duration_us: int) -> int:

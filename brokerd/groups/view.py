@@ -5,7 +5,8 @@ The attributes that hold a record, by its state:
 
 - untouched: none. ``_touched`` has the records that were ever leased or settled. Its floor is the
   cursor.
-- leased: ``_leases``, ``_owners`` by owner, and ``_deadlines``
+- leased: ``_runs`` and ``_deadlines``, which has the first record of a run; or ``_leases``,
+  ``_owners`` by owner, and ``_deadlines``
 - returned: its attempts in ``_returned``, and either ``_ready`` or ``_delays``
 - settled or dead: ``_settled``, whose floor is the lease floor; ``_dead`` for a dead one
 
@@ -29,6 +30,7 @@ from brokerd.groups.dead_letters import DeadLetters
 from brokerd.groups.delays import Delays
 from brokerd.groups.due_queue import DueQueue
 from brokerd.groups.key_order import KeyOrder
+from brokerd.groups.lease_runs import LeaseRun, LeaseRuns
 from brokerd.groups.redelivery import Redeliveries
 from brokerd.groups.settings import GroupSettings
 from brokerd.groups.tables import Table
@@ -63,6 +65,7 @@ class GroupView:
         "_owners",
         "_ready",
         "_returned",
+        "_runs",
         "_settled",
         "_token",
         "_touched",
@@ -87,7 +90,8 @@ class GroupView:
         self._touched = FloorSet()
         self._leases: Table[LeaseRow] = {}
         self._owners: dict[str, set[int]] = {}
-        self._deadlines = DueQueue(self._deadline_of, lambda: len(self._leases))
+        self._runs = LeaseRuns()
+        self._deadlines = DueQueue(self._deadline_of, lambda: self.leased)
         self._returned = Redeliveries(self._first_us)
         self._ready = LowestFirst()
         self._delays = Delays()
@@ -107,7 +111,7 @@ class GroupView:
             + len(self._returned.blocks)
             + len(self._delays.rows.blocks)
             + len(self._dead.blocks)
-            + len(self._leases)
+            + self.leased
             + (len(self._returned.former) if self._returned.former is not None else 0)
         )
 
@@ -123,7 +127,7 @@ class GroupView:
             + DELAYED_BLOCK_MEMORY * len(self._delays.rows.blocks)
             + DELAYED_MEMORY * self._delays.count
             + DEAD_MEMORY * self._dead.count
-            + LEASE_MEMORY * len(self._leases)
+            + LEASE_MEMORY * self.leased
             + (0 if self._order is None else KEY_MEMORY * self._order.size)
         )
 
@@ -149,11 +153,12 @@ class GroupView:
     @property
     def leased(self) -> int:
         """Number of leases, including lapsed ones that are still to be ended."""
-        return len(self._leases)
+        return len(self._leases) + self._runs.leased
 
     def owned(self, owner: str) -> int:
         """Number of leases of ``owner``, including lapsed ones that are still to be ended."""
-        return len(self._owners.get(owner, ()))
+        in_runs = sum(run.end - run.first for run in self._runs.owned(owner))
+        return len(self._owners.get(owner, ())) + in_runs
 
     @property
     def ready(self) -> int:
@@ -180,10 +185,15 @@ class GroupView:
 
         O(the range, or all leases if fewer).
         """
-        for offset in sorted(keys_between(self._leases, len(self._leases), first, end)):
+        rows: dict[int, LeaseRow] = {}
+        for offset in keys_between(self._leases, len(self._leases), first, end):
             row = self._leases.get(offset)
-            if row is None:
-                continue
+            if row is not None:
+                rows[offset] = row
+        for run in self._runs.between(first, end):
+            rows.update(run.rows())
+        for offset in sorted(rows):
+            row = rows[offset]
             yield Lease(offset, *row[:6], self._epoch_us + self._first_us(row))
 
     def delays(self, first: int = 0) -> Iterator[tuple[int, int]]:
@@ -241,7 +251,9 @@ class GroupView:
         if row is not None:
             return row[0], row[1] >> 1
         row = self._dead.get(offset)
-        return (row[0], row[1]) if row is not None else (0, 0)
+        if row is not None:
+            return row[0], row[1]
+        return (0, 0) if self._runs.find(offset) is None else (1, 0)
 
     def lag(self, end: int) -> int:
         """Return the number of records below ``end`` that are neither settled nor dead."""
@@ -275,11 +287,40 @@ class GroupView:
     # Parts
 
     def _is_leased(self, offset: int) -> bool:
-        return offset in self._leases
+        return offset in self._leases or self._runs.find(offset) is not None
 
     def _deadline_of(self, offset: int) -> int | None:
+        """Return the deadline of a lease; None for a lease of a run that is not its first."""
         lease = self._leases.get(offset)
-        return None if lease is None else lease[0]
+        if lease is not None:
+            return lease[0]
+        run = self._runs.find(offset) if self._runs.leased else None
+        return run.deadline_us if run is not None and run.first == offset else None
+
+    def _lease_of(self, offset: int) -> LeaseRow | None:
+        """Return the lease of a record, or None. If a run has it, the run becomes rows."""
+        lease = self._leases.get(offset)
+        if lease is None and self._runs.leased:
+            run = self._runs.find(offset)
+            if run is not None:
+                self._split(run)
+                lease = self._leases.get(offset)
+        return lease
+
+    def _split(self, run: LeaseRun) -> None:
+        """Turn the leases of a run into rows."""
+        self._runs.remove(run)
+        self._add_rows(run)
+        self._deadlines.push_run(run.deadline_us, run.first + 1, run.end - run.first - 1)
+
+    def _split_all(self) -> None:
+        """Turn all runs into rows. O(RUN_LEASES_MAX)."""
+        for run in self._runs.runs.copy():
+            self._split(run)
+
+    def _add_rows(self, run: LeaseRun) -> None:
+        self._leases.update(run.rows())
+        self._owners.setdefault(run.owner, set()).update(range(run.first, run.end))
 
     def _first_us(self, lease: LeaseRow) -> int:
         """Return the first attempt of a lease's record, relative to the epoch."""

@@ -328,6 +328,25 @@ class LeaseStoreMachine(RuleBasedStateMachine):
                 and token in (None, record.token)
             )
 
+    @precondition(lambda self: self.model.leases())
+    @rule(data=st.data(), with_owner=st.booleans(), with_tokens=st.booleans())
+    def settle_neighbours(self, data: st.DataObject, with_owner: bool, with_tokens: bool) -> None:
+        """A worker settles adjacent records, all or a part of what one acquire gave it."""
+        leases = self.model.leases()
+        first = data.draw(st.integers(0, len(leases) - 1), label="first")
+        count = data.draw(st.integers(1, 12), label="count")
+        chosen = leases[first : first + count]
+        owner = chosen[0].owner if with_owner else None
+        tokens = [lease.token if with_tokens else None for lease in chosen]
+        offsets = [lease.offset for lease in chosen]
+        settled = self.store.settle_run(self.now, offsets, owner, tokens)
+        self.drain()
+        for offset, token in list(zip(offsets, tokens, strict=True))[:settled]:
+            assert self.model.settle(self.now, offset, True, owner, token, None, "")
+        if settled < len(offsets) and self.store._order is None and not self.is_large():
+            record = self.model.records[offsets[settled]]
+            assert record.deadline_us < self.now or owner not in (None, record.owner)
+
     def is_large(self) -> bool:
         return type(self.store._leases) is not dict
 
