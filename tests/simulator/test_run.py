@@ -12,7 +12,7 @@ import pytest
 
 from brokerd.broker.status.overview import Overview
 from brokerd.groups import LeaseStore
-from brokerd.protocols.base.connection import Connection
+from brokerd.protocols.base.connection import Connection, QueuedAnswers
 from simulator import plan
 from simulator.draw import generate
 from simulator.plan import ClientPlan, Plan, Topic
@@ -161,15 +161,14 @@ def test_the_same_seed_is_the_same_run_in_any_process() -> None:
 def test_an_answer_before_its_commit_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """By the crash that follows."""
 
-    def send_at_once(self: Connection) -> None:
-        while self._queue and self._queue[0].ticket is not None:
-            answers = self._queue.popleft()
-            self._queued_requests -= answers.count
-            self.queued_bytes -= answers.size
-            parts = answers.parts if answers.make is None else [answers.make()]
-            self.transport.write(b"".join(parts))
+    put = Connection._put
 
-    monkeypatch.setattr(Connection, "_send", send_at_once)
+    def put_as_durable(self: Connection, answers: QueuedAnswers) -> None:
+        if answers.ticket is not None:
+            answers.ticket = 0
+        put(self, answers)
+
+    monkeypatch.setattr(Connection, "_put", put_as_durable)
     slow = plan.DiskTimes(sync_us_min=5_000, sync_us_max=9_000)
     result = run(plan_of(*CRASHES, disk=slow))
     assert promises(result) & {"P1-kept", "P2-reuse", "P2-content"}
