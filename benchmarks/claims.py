@@ -92,8 +92,13 @@ def reads(wire_format: str, number: int) -> bytes:
     return b"".join(map(blipmq.encode, [blipmq.Hello(1), blipmq.Auth(2, "key"), *polls]))
 
 
-def subscribe(address: str, count: int) -> list[int]:
-    """Return ``count`` new BlipMQ subscriptions to the topic. Several clients make them at once."""
+def numbers(wire_format: str, address: str, count: int) -> Sequence[int]:
+    """Return the numbers of ``count`` connections for `reads`.
+
+    Those of BlipMQ are new subscriptions to the topic, which several clients make at once.
+    """
+    if wire_format != "blipmq":
+        return range(count)
 
     def some(share: int) -> list[int]:
         with BlipmqClient(address) as client:
@@ -186,9 +191,7 @@ def run_case(
             client.produce(PROBE, b"first")
         with MegaClient(broker.address_of("mega")) as producer:
             producer.create_topic(TOPIC)
-        subscriptions: Sequence[int] = range(connections)
-        if wire_format == "blipmq":  # a subscription begins at its time
-            subscriptions = subscribe(address, connections)
+        asking = numbers(wire_format, address, connections)  # a subscription begins at its time
         with MegaClient(broker.address_of("mega")) as producer:
             for number in range(RECORDS):
                 producer.produce(TOPIC, bytes([number]) * RECORD_BYTES)
@@ -196,7 +199,7 @@ def run_case(
         def make(number: int) -> bytes:
             if not wire_format:
                 return unfinished(number)
-            return reads(wire_format, subscriptions[number])
+            return reads(wire_format, asking[number])
 
         rest = broker.memory_bytes()
         probe = Probe(broker.address)

@@ -36,7 +36,7 @@ from brokerd.client.mega import MegaClient
 from brokerd.codecs import mamamia
 
 from .admin import fetch_status
-from .claims import RECORD_BYTES, RECORDS, TOPIC, Peers, cases, reads, unfinished
+from .claims import RECORD_BYTES, RECORDS, TOPIC, Peers, cases, numbers, reads, unfinished
 from .neighbours import CASES, TOPICS
 from .process import BrokerFailed, BrokerProcess, die_with_parent, interrupt_on_signals
 
@@ -191,13 +191,15 @@ class Claimants:
         for case in cases():
             wire_format = case.partition("-")[2] or "mamamia"
             address = self._broker.address_of(wire_format)
+            asking = numbers(wire_format, address, self._count)
 
-            def make(number: int, case: str = case, address: str = address) -> bytes:
-                if case == "unfinished":
-                    return unfinished(number)
-                return reads(case.partition("-")[2], number, address)
+            def make(
+                number: int, wire_format: str = wire_format, asking: Sequence[int] = asking
+            ) -> bytes:
+                return reads(wire_format, asking[number])
 
-            self._peers[case] = Peers(address, self._count, make)
+            begins = unfinished if case == "unfinished" else make
+            self._peers[case] = Peers(address, self._count, begins)
 
     def send(self) -> None:
         for peers in self._peers.values():
