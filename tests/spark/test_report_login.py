@@ -139,7 +139,7 @@ def test_a_report_needs_a_login_that_may_read_the_topics(site: Site, tmp_path: P
 
 
 def test_a_report_goes_to_no_broker_but_the_expected_one(site: Site, tmp_path: Path) -> None:
-    """A key would otherwise go to whoever answers."""
+    """A key would otherwise go to any server that answers."""
     key = tmp_path / "key"
     key.write_text("a key")
     others = Authority(tmp_path, "others")
