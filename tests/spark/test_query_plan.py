@@ -14,7 +14,9 @@ from hypothesis import strategies as st
 
 from brokerd.errors import UnknownTopic
 from brokerd.spark.plan import query_plan
+from brokerd.spark.plan.end_proofs import read_end_proofs
 from brokerd.spark.plan.log_end import LogEnd, batch_end, log_end, lsn_after_bytes
+from brokerd.spark.plan.log_snapshot import take_snapshot
 from brokerd.spark.plan.query_plan import ShortLog, pack
 from brokerd.spark.request import COLUMNS, Request
 from tests.archive.making import LOG_ID
@@ -129,6 +131,29 @@ def test_the_end_moves_with_each_record(log: Log) -> None:
     log.append(1, 0, b"more")
     assert log_end(log.place).lsn > before
     assert [row.value for row in log.read(first_lsn=before)] == [b"more"]
+
+
+@pytest.mark.parametrize("is_archived", [True, False])
+def test_the_end_stays_when_every_file_is_deleted(
+    log: Log, monkeypatch: pytest.MonkeyPatch, is_archived: bool
+) -> None:
+    """The deletion comes after the archive was read. Without an archive, the records are gone."""
+    log.append(1, 0, b"more")
+    log.seal()
+    log.publish()
+    end = log_end(log.place).lsn
+    real = read_end_proofs
+
+    def meanwhile(*args: object) -> object:
+        if is_archived:
+            log.roll_up()
+        for path in list(log.sealed):
+            log.remove(path)
+        return real(*args)  # type: ignore[arg-type]
+
+    monkeypatch.setattr("brokerd.spark.plan.log_end.read_end_proofs", meanwhile)
+    assert log_end(log.place).lsn == end
+    assert take_snapshot(log.place).end_lsn == end
 
 
 @pytest.mark.parametrize("max_bytes", [1, 100, 300, 1000, 5000, 1 << 30])

@@ -70,9 +70,14 @@ def _known_gaps(wal: Path, bounds: Bounds) -> DisjointRanges:
     return DisjointRanges([*_deleted_lsns(wal), *_damaged_lsns(bounds)])
 
 
+def end_of_deleted(wal: Path, lsn: int) -> int:
+    """Return the first LSN from ``lsn`` on that no deleted segment held. Raises OSError."""
+    return DisjointRanges(_deleted_lsns(wal)).end_of(lsn)
+
+
 def is_deleted(wal: Path, lsn: int) -> bool:
     """Return whether the broker deleted the segment that held an LSN. Raises OSError."""
-    return DisjointRanges(_deleted_lsns(wal)).overlap(lsn, lsn + 1)
+    return end_of_deleted(wal, lsn) > lsn
 
 
 def first_lsns(wal: Path) -> list[int]:

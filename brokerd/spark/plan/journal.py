@@ -27,6 +27,7 @@ from brokerd.archive.journal.segment_list import (
     Damage,
     Stop,
     damaged_places,
+    end_of_deleted,
     first_lsns,
     open_segment,
     segments_from,
@@ -104,6 +105,9 @@ def read_journal(wal: Path, bounds: Bounds, since: int, tail: bool) -> Journal:
             gaps.append((lsn, found.file.first_lsn))
         lsn = found.end_lsn
         segments.append(found)
+    if (end := end_of_deleted(wal, lsn)) > lsn:
+        gaps.append((lsn, end))  # the broker deletes the last file, too, once it is closed
+        lsn = end
     changes = [change for one in segments for change in one.changes]
     return Journal(
         [one.file for one in segments],

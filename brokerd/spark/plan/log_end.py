@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from brokerd.archive.contract.bounds import FILE_NAME, decode_bounds_head
-from brokerd.archive.journal.segment_list import first_lsns
+from brokerd.archive.journal.segment_list import first_lsns, is_deleted
 from brokerd.spark.location import STATE, WAL, Location
 from brokerd.spark.plan.archive_files import read_archive
 from brokerd.spark.plan.end_proofs import read_end_proofs
@@ -48,7 +48,8 @@ def log_end(location: Location, tail: bool = True) -> LogEnd:
             with suppress(FileNotFoundError):
                 lsn = max(archived_lsn, _journal_end(root / WAL, tail))
                 ends = [one.end_lsn for one in proofs if tail or one.first_lsn is not None]
-                if lsn < max(ends, default=0):  # a gap by known damage, or an error
+                if is_deleted(root / WAL, lsn) or lsn < max(ends, default=0):
+                    # A deletion since the reading of the archive, known damage, or an error.
                     lsn = take_snapshot(location, tail).end_lsn
                 return LogEnd(bounds.log_id, lsn)
     raise files_deleted_error(location)
