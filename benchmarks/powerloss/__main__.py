@@ -213,7 +213,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--rollup-kills",
         type=int,
         default=Plan.rollup_kills,
-        help=f"at most, in a round; default: {Plan.rollup_kills}",
+        help=f"in a round; default: {Plan.rollup_kills}",
     )
     parser.add_argument("--no-rollups", action="store_true", help="record without the archive")
     parser.add_argument("--bucket", action="store_true", help="record with an archive in a bucket")

@@ -13,10 +13,11 @@ from __future__ import annotations
 import random
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 from benchmarks.archive_torture import SETTINGS as ARCHIVE_SETTINGS
 from benchmarks.crowd import (
@@ -33,6 +34,7 @@ from benchmarks.crowd import (
 from benchmarks.held_rollup import HeldRollup
 from benchmarks.oracle import Origin
 from benchmarks.process import BrokerFailed, BrokerProcess
+from brokerd.archive.contract.layout import LAYOUTS
 from brokerd.archive.storage.address import Place
 from brokerd.cli.server import NoBroker, Refused, Server, find
 from brokerd.client.flymq import FlymqClient
@@ -68,11 +70,25 @@ _SETTLE_MAX = 40
 _UNSETTLED = 0.1
 _ROLLED_BACK = 0.2
 _BROKER_KILLS = (1, 3)
-_ROLLUP_KILLED = 0.75
+KILL_STEPS = (
+    "planned",
+    "records written",
+    "before records commit",
+    "after records commit",
+    "before events commit",
+    "after events commit",
+    "before deliveries commit",
+    "before hourly commit",
+    "after hourly commit",
+    "before clean commit",
+    "after clean commit",
+    "before vacuum of records",
+)
+"""Steps of a rollup at which it is killed, each once before one of them is repeated."""
+LAST_STEP = f"before vacuum of {[*LAYOUTS][-1]}"
+"""The last step. Every run reaches it, so a run that has no work for its step is killed here."""
 _KILLED_BESIDE = 0.5
-"""Probability that the broker is killed at a point of a rollup."""
-_ROLLUP_POINTS = 28
-"""The most points of a rollup before a kill; a run may have fewer, and then ends by itself."""
+"""Probability that the broker is killed beside a rollup that is not killed."""
 _DELETION_SECONDS = 3.0
 _SHORT_BYTES = MIB
 _TASKS_PER_MIB = 20
@@ -103,8 +119,8 @@ class Plan:
     rounds: int = 3
     round_bytes: int = ROUND_BYTES
     has_rollups: bool = True
-    rollup_kills: int = 4
-    """The most runs of the rollup in a round that are killed."""
+    rollup_kills: int = 3
+    """The number of runs of the rollup in a round that are killed."""
     archive: Place | None = None
     """The place of the archive; None for the directory in the data directory."""
 
@@ -237,6 +253,35 @@ def come_and_go(worker: Worker) -> None:
     worker.stage.over.wait(worker.chance.uniform(0.2, 1.0))
 
 
+class SteppedJob(Protocol):
+    """The part of a `HeldRollup` that a kill at a step needs."""
+
+    def next_point(self) -> str | None:
+        """Wait for the next step; return None at the end of the run."""
+
+    def go_on(self) -> None:
+        """Let the run continue from its step."""
+
+    def kill(self) -> None:
+        """End the process."""
+
+
+def kill_at_step(job: SteppedJob, step: str) -> str | None:
+    """Kill a rollup at a step, or at its last step; return the step, or None if the run ended."""
+    while (point := job.next_point()) is not None:
+        if point in (step, LAST_STEP):
+            job.kill()
+            return point
+        job.go_on()
+    return None
+
+
+def kill_steps(chance: random.Random) -> Iterator[str]:
+    """Yield steps for kills without end: all of `KILL_STEPS` in a new order, again and again."""
+    while True:
+        yield from chance.sample(KILL_STEPS, len(KILL_STEPS))
+
+
 class Workload:
     """One run on a broker that is not started yet."""
 
@@ -248,6 +293,7 @@ class Workload:
         self._plan = plan
         self._say = say
         self._chance = random.Random(f"{ledger.seed}:workload")
+        self._kill_steps = kill_steps(self._chance)
         self._writers: list[Writer] = []
         self._workers: list[Worker] = []
 
@@ -301,24 +347,24 @@ class Workload:
             self._broker.kill()
             self._broker.start()
         self._await_writers(stage)
-        rollups = self._roll_up(stage) if self._plan.has_rollups else 0
+        killed = 0
+        if self._plan.has_rollups:
+            killed = self._roll_up(stage)
         self._say(
-            f"round {number}: {kills} kills, {rollups} rollups, {self._ledger.count:,} records "
-            f"acknowledged, {time.monotonic() - began:.0f} s, position {self._ledger.position():,}"
+            f"round {number}: {kills} kills, {killed} rollups killed, "
+            f"{self._ledger.count:,} records acknowledged, {time.monotonic() - began:.0f} s, "
+            f"position {self._ledger.position():,}"
         )
 
     def _roll_up(self, stage: Stage) -> int:
-        """Run the rollup during client work until a run ends by itself; return the runs."""
+        """Kill runs of the rollup during client work and let one end; return the runs killed."""
         _server(stage).post("wal", "seal")
         self._give_work(self._plan.round_bytes // len(self._writers) // 4)
-        runs = 1
-        while self._run_job(
-            is_killed=runs <= self._plan.rollup_kills and self._chance.random() < _ROLLUP_KILLED
-        ):
-            runs += 1
+        killed = sum(self._kill_job() for _ in range(self._plan.rollup_kills))
+        self._run_job()
         self._await_writers(stage)
         stage.over.wait(_DELETION_SECONDS)
-        return runs
+        return killed
 
     def _give_work(self, size: int) -> None:
         """Give each writer this many bytes to write, and each worker its tasks."""
@@ -327,32 +373,36 @@ class Workload:
         for worker in self._workers:
             worker.add_tasks(max(1, self._plan.round_bytes * _TASKS_PER_MIB // MIB))
 
-    def _run_job(self, is_killed: bool) -> bool:
-        """Run the rollup, kill it or now and then the broker at a point; return whether it died.
-
-        Vacuum keeps no file that the newest version does not need.
-        """
+    def _job(self) -> HeldRollup:
+        """Return a rollup. Its vacuum keeps no file that the newest version does not need."""
         data_dir = self._broker.data_dir
-        kill_at = self._chance.randrange(_ROLLUP_POINTS)
-        is_broker_killed = not is_killed and self._chance.random() < _KILLED_BESIDE
-        with HeldRollup(
-            data_dir, log_of(data_dir), archive=self._plan.archive, vacuum_hours=0
-        ) as job:
-            number = 0
+        return HeldRollup(data_dir, log_of(data_dir), archive=self._plan.archive, vacuum_hours=0)
+
+    def _kill_job(self) -> bool:
+        """Run the rollup and kill it at the next of the steps; return whether it was killed."""
+        with self._job() as job:
+            point = kill_at_step(job, next(self._kill_steps))
+            if point is not None:
+                self._say(f"the rollup is killed {point}")
+                return True
+            problems = "; ".join(job.outcome().problems)
+        self._ledger.report(f"the rollup ended before it was killed: {problems or 'no problem'}")
+        return False
+
+    def _run_job(self) -> None:
+        """Run the rollup; kill the broker at one of its steps now and then."""
+        kill_at = self._chance.choice(KILL_STEPS) if self._chance.random() < _KILLED_BESIDE else ""
+        is_killed = False
+        with self._job() as job:
             while (point := job.next_point()) is not None:
-                if number == kill_at and is_killed:
-                    self._say(f"the rollup is killed {point}")
-                    job.kill()
-                    return True
-                if number == kill_at and is_broker_killed:
+                if kill_at and not is_killed and point in (kill_at, LAST_STEP):
+                    is_killed = True
                     self._say(f"the broker is killed {point}")
                     self._broker.kill()
                     self._broker.start()
-                number += 1
                 job.go_on()
             for problem in job.outcome().problems:
                 self._ledger.report(f"the rollup: {problem}")
-        return False
 
     def _await_writers(self, stage: Stage) -> None:
         count, since = self._ledger.count, time.monotonic()
