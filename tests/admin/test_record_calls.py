@@ -11,7 +11,7 @@ from twisted.python.failure import Failure
 
 from brokerd.broker import BrokerSettings
 from brokerd.broker.slices import SLICE_SECONDS
-from brokerd.codecs.mamamia import Acquire, Produce
+from brokerd.codecs.mamamia import Acquire, Produce, Produced
 from brokerd.values import ADMIN_RECORD_BYTES
 from brokerd.wal import WalOptions
 from tests.admin.caller import Caller, Wire, answer_of
@@ -291,3 +291,31 @@ class TestALargeAnswer:
         channel.connectionLost(Failure(ConnectionLost()))
         steps.step()
         assert not steps.waiting and not wire.value()
+
+
+def test_the_answer_about_many_records_takes_several_turns(caller: Caller) -> None:
+    """Another client's produce is answered in each; the records are durable before."""
+    steps = Steps()
+    slices: Any = caller.house.broker.slices
+    slices.clock = steps
+    body = json.dumps({"records": [{"value": number} for number in range(1000)]}).encode()
+    _, wire = caller.send("POST", "/topics/t/records", body)
+    caller.house.run()
+    while not caller.house.broker.topics.find("t"):
+        steps.step()
+        caller.house.run()
+    steps.look_seconds = SLICE_SECONDS * 0.4
+    turns = 0
+    while steps.waiting:
+        assert not wire.value()
+        (produced,) = ask(caller.house, Produce("light", b"x"))
+        assert isinstance(produced, Produced)
+        steps.step()
+        caller.house.run()
+        turns += 1
+    assert turns > 2
+    positions = [{"partition": 0, "offset": number} for number in range(1000)]
+    assert answer_of(wire) == (200, {"records": positions})
+    crashed = Caller(caller.house.crash())
+    page = crashed.get("/topics/t/records", limit=1000)[1]["records"]
+    assert [record["value"] for record in page] == [*range(1000)]
