@@ -26,7 +26,7 @@ from brokerd.archive.job import Job, JobReport, run_job
 from brokerd.archive.run import Settings
 from brokerd.archive.serve.delta_archive import DeltaArchive, DeltaArchiveView
 from brokerd.archive.storage import local
-from brokerd.errors import BrokerdError
+from brokerd.errors import BrokerdError, DamagedData
 from simulator.archive.inline_spark import (
     NO_SPARK,
     InlineSpark,
@@ -326,7 +326,11 @@ class _Mirror:
                 self._copied[path] = 0, False
 
     def log_id(self) -> str:
-        return decode_bounds(self._disk.read(f"{STATE_DIR}/{FILE_NAME}")).log_id
+        """Return the id of the log; "" if the bounds have rotted, with which the job fails."""
+        try:
+            return decode_bounds(self._disk.read(f"{STATE_DIR}/{FILE_NAME}")).log_id
+        except DamagedData:
+            return ""
 
     def _copy(self, path: str) -> None:
         real = self._real(path)
