@@ -131,7 +131,10 @@ class TestGarbageFreezer:
             garbage.end()
 
     def test_a_full_collection_traverses_few_objects_while_the_state_grows(self) -> None:
-        """100,000 new containers, none of which is garbage: at most 8,000 in one collection."""
+        """100,000 new containers, none of which is garbage: at most 8,000 in one collection.
+
+        The collector compares with the survivors of the last full collection: 200,000 and more.
+        """
         seconds = count()
         garbage = GarbageFreezer(gc, lambda: float(next(seconds)))
         traversed: list[int] = []
@@ -140,16 +143,17 @@ class TestGarbageFreezer:
             if phase == "start" and info["generation"] == 2:
                 traversed.append(sum(len(gc.get_objects(one)) for one in range(3)))
 
+        before = [[number] for number in range(200_000)]
+        gc.collect()
         garbage.begin()
-        gc.collect()  # the collector compares with the survivors of the last full collection
         gc.callbacks.append(on_collection)
         try:
             kept = [[number] for number in range(100_000)]
         finally:
             gc.callbacks.remove(on_collection)
             garbage.end()
-        assert len(kept) == 100_000
-        assert traversed
+        assert (len(before), len(kept)) == (200_000, 100_000)
+        assert len(traversed) > 10
         assert max(traversed) < 8_000
 
 

@@ -40,6 +40,8 @@ class Collector(Protocol):
 
     callbacks: list[Callable[[Phase, dict[str, int]], object]]
 
+    def collect(self, generation: int) -> object: ...
+
     def disable(self) -> None: ...
 
     def enable(self) -> None: ...
@@ -79,8 +81,11 @@ class GarbageFreezer:
             collector = self._collector
             self._thresholds = collector.get_threshold()
             collector.set_threshold(*THRESHOLDS)
-            collector.callbacks.append(self._on_collection)
             collector.freeze()
+            # A full collection waits until a quarter of the survivors of the last one has come
+            # anew. Without the frozen objects there are none.
+            collector.collect(_OLDEST)
+            collector.callbacks.append(self._on_collection)
         self._collector.enable()
 
     def end(self) -> None:
