@@ -91,6 +91,7 @@ Action = Literal[
     "report_stream",
     "drop_stream",
     "explain",
+    "search_audit",
     # of registrars
     "create_account",
     "update_account",

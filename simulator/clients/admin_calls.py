@@ -6,11 +6,20 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from brokerd.admin.calls import clock as admin_clock
+from brokerd.admin.calls import groups as admin_groups
+from brokerd.admin.calls import topics as admin_topics
+from brokerd.admin.calls.groups import configure_group, pause_group, resume_group, seek_group
+from brokerd.admin.calls.leases import purge_dead_letters, replay_dead_letters
+from brokerd.admin.calls.topics import trim_topic
+from brokerd.admin.shapes import groups, topics
+from brokerd.admin.shapes.common import seconds_of, time_of
 from brokerd.broker import Broker
-from brokerd.broker.model.topics import TopicSettings
 from brokerd.broker.streams import StreamReport
-from brokerd.groups import GroupSettings
-from brokerd.security import OPEN
+from brokerd.security.audit import EventType
+from simulator.clients.handlers import handled
+from simulator.clients.operator_access import OperatorAccess
+from simulator.clients.registry_calls import UNNUMBERED, RegistryCall
 from simulator.history.operations import (
     Cancel,
     Configure,
@@ -38,8 +47,6 @@ from simulator.history.operations import (
     Trim,
 )
 
-UNNUMBERED = -1
-
 
 class AdminCall(NamedTuple):
     """A call of the admin API with its operation."""
@@ -50,41 +57,44 @@ class AdminCall(NamedTuple):
     """Stores the result of the call in the operation."""
 
 
-def pause(name: str, topic: str, group: str) -> AdminCall:
+def pause(name: str, topic: str, group: str) -> RegistryCall:
     operation = Pause(number=UNNUMBERED, client=name, topic=topic, group=group)
-    return AdminCall(operation, lambda broker: broker.groups.pause(topic, group), _nothing)
+    body = groups.Pause(create=True)
+    return handled(operation, pause_group, _path(topic, group), body=lambda broker: body)
 
 
-def resume(name: str, topic: str, group: str) -> AdminCall:
+def resume(name: str, topic: str, group: str) -> RegistryCall:
     operation = Resume(number=UNNUMBERED, client=name, topic=topic, group=group)
-    return AdminCall(operation, lambda broker: broker.groups.resume(topic, group), _nothing)
+    return handled(operation, resume_group, _path(topic, group))
 
 
-def configure(name: str, topic: str, group: str, rules: GroupRules) -> AdminCall:
+def configure(name: str, topic: str, group: str, rules: GroupRules) -> RegistryCall:
     operation = Configure(number=UNNUMBERED, client=name, topic=topic, group=group, rules=rules)
-    settings = GroupSettings(
+    body = groups.GroupAdmin(
         max_attempts=rules.max_attempts,
         attempts="grants" if rules.counts_grants else "failures",
-        backoff_base_us=rules.backoff_base_us,
-        backoff_max_us=rules.backoff_max_us,
-        default_duration_us=rules.default_duration_us,
+        backoff_base_seconds=seconds_of(rules.backoff_base_us),
+        backoff_max_seconds=seconds_of(rules.backoff_max_us),
+        default_duration_seconds=seconds_of(rules.default_duration_us),
         key_ordered=rules.key_ordered,
+        create=True,
     )
-    return AdminCall(
-        operation, lambda broker: broker.groups.configure(topic, group, settings), _nothing
-    )
+    return handled(operation, configure_group, _path(topic, group), body=lambda broker: body)
 
 
-def seek(operation: Seek) -> AdminCall:
-    op = operation
-    return AdminCall(
-        op, lambda broker: broker.groups.seek(op.topic, op.group, op.to, op.partition), _nothing
-    )
+def seek(operation: Seek) -> RegistryCall:
+    body = groups.Seek(to=operation.to, partition=operation.partition, create=True)
+    path = _path(operation.topic, operation.group)
+    return handled(operation, seek_group, path, body=lambda broker: body)
 
 
-def delete_group(name: str, topic: str, group: str) -> AdminCall:
+def delete_group(name: str, topic: str, group: str) -> RegistryCall:
     operation = DeleteGroup(number=UNNUMBERED, client=name, topic=topic, group=group)
-    return AdminCall(operation, lambda broker: broker.groups.delete(topic, group), _nothing)
+    return handled(operation, admin_groups.delete_group, _path(topic, group))
+
+
+def _path(topic: str, group: str) -> dict[str, str]:
+    return {"topic": topic, "group": group}
 
 
 def release(name: str, topic: str, group: str, owner: str) -> AdminCall:
@@ -93,33 +103,34 @@ def release(name: str, topic: str, group: str, owner: str) -> AdminCall:
     def tell(result: tuple[int, bool]) -> None:
         operation.released, operation.is_partial = result
 
-    return AdminCall(
-        operation, lambda broker: broker.groups.release_owner(topic, group, owner), tell
-    )
+    def call(broker: Broker) -> tuple[int, bool]:
+        """Make one of the commits of the handler, which repeats it for a client with many leases.
 
-
-def change_letters(operation: LetterChange) -> AdminCall:
-    op = operation
-
-    def call(broker: Broker) -> int:
-        change = {
-            Replay: broker.groups.replay_dead_letters,
-            Purge: broker.groups.purge_dead_letters,
-        }[type(op)]
-        return change(
-            op.topic,
-            op.group,
-            partition=op.partition,
-            first=op.first,
-            end=op.end,
-            reason=op.reason,
-            before_us=None if op.aged_us is None else broker.time.time_us() - op.aged_us,
+        So the answer tells exactly which leases have ended.
+        """
+        return broker.audit.carry_out(
+            OperatorAccess(name).actor,
+            EventType.LEASES_RELEASED,
+            f"{topic}/{group}",
+            lambda: broker.groups.release_owner(topic, group, owner),
+            {"client": owner},
         )
 
-    def tell(count: int) -> None:
-        op.count = count
+    return AdminCall(operation, call, tell)
 
-    return AdminCall(op, call, tell)
+
+def change_letters(operation: LetterChange) -> RegistryCall:
+    op = operation
+
+    def body(broker: Broker) -> groups.LetterChoice:
+        before = None if op.aged_us is None else time_of(broker.time.time_us() - op.aged_us)
+        return groups.LetterChoice(op.partition, op.first, op.end, op.reason, before)
+
+    def tell(answer: groups.Changed) -> None:
+        op.count = answer.count
+
+    handler = {Replay: replay_dead_letters, Purge: purge_dead_letters}[type(op)]
+    return handled(op, handler, _path(op.topic, op.group), tell, body=body)
 
 
 def letters(name: str, topic: str, group: str) -> AdminCall:
@@ -149,26 +160,33 @@ def dead_letters(broker: Broker, topic: str, group: str) -> tuple[Letter, ...]:
     )
 
 
-def trim(name: str, topic: str, partition: int, offset: int) -> AdminCall:
+def trim(name: str, topic: str, partition: int, offset: int) -> RegistryCall:
     operation = Trim(
         number=UNNUMBERED, client=name, topic=topic, partition=partition, offset=offset
     )
+    body = topics.Trim(offset, partition)
 
-    def tell(start: int) -> None:
-        operation.start = start
+    def tell(answer: topics.Trimmed) -> None:
+        operation.start = answer.start_offset
 
-    return AdminCall(operation, lambda broker: broker.topics.trim(topic, partition, offset), tell)
+    return handled(operation, trim_topic, {"topic": topic}, tell, body=lambda broker: body)
 
 
-def configure_topic(name: str, topic: str, rules: TopicRules) -> AdminCall:
+def configure_topic(name: str, topic: str, rules: TopicRules) -> RegistryCall:
     operation = ConfigureTopic(number=UNNUMBERED, client=name, topic=topic, rules=rules)
-    settings = TopicSettings(*rules)
-    return AdminCall(operation, lambda broker: broker.topics.configure(topic, settings), _nothing)
+    body = topics.TopicAdmin(
+        retention_seconds=seconds_of(rules.retention_us),
+        retention_bytes=rules.retention_bytes,
+        ttl_seconds=seconds_of(rules.ttl_us),
+        compact=False,
+    )
+    handler = admin_topics.configure_topic
+    return handled(operation, handler, {"topic": topic}, body=lambda broker: body)
 
 
-def delete_topic(name: str, topic: str) -> AdminCall:
+def delete_topic(name: str, topic: str) -> RegistryCall:
     operation = DeleteTopic(number=UNNUMBERED, client=name, topic=topic)
-    return AdminCall(operation, lambda broker: broker.topics.delete(topic), _nothing)
+    return handled(operation, admin_topics.delete_topic, {"topic": topic})
 
 
 def describe(name: str, topic: str) -> AdminCall:
@@ -223,7 +241,7 @@ def report_stream(name: str, topic: str, offsets: tuple[int, ...], holds: bool) 
         lsn = broker.context.wal.durable_lsn
         position = {found.topic_id: offsets}
         report = StreamReport(operation.stream, log_id, lsn, (topic,), position, holds)
-        stream = broker.streams.report(OPEN, report)
+        stream = broker.streams.report(OperatorAccess(name), report)
         return stream.holds, tuple(partition.start_offset for partition in found.partitions)
 
     def tell(result: tuple[bool, tuple[int, ...]]) -> None:
@@ -234,15 +252,13 @@ def report_stream(name: str, topic: str, offsets: tuple[int, ...], holds: bool) 
 
 def drop_stream(name: str, topic: str) -> AdminCall:
     operation = DropStream(number=UNNUMBERED, client=name, stream=stream_name(name, topic))
-    return AdminCall(
-        operation, lambda broker: broker.streams.drop(OPEN, operation.stream), _nothing
-    )
+
+    def tell(existed: bool) -> None:
+        operation.existed = existed
+
+    by = OperatorAccess(name)
+    return AdminCall(operation, lambda broker: broker.streams.drop(by, operation.stream), tell)
 
 
-def set_clock(name: str) -> AdminCall:
-    operation = SetClock(number=UNNUMBERED, client=name)
-    return AdminCall(operation, lambda broker: broker.clock_admin.set_to_wall(), _nothing)
-
-
-def _nothing(result: object) -> None:
-    """Store no result."""
+def set_clock(name: str) -> RegistryCall:
+    return handled(SetClock(number=UNNUMBERED, client=name), admin_clock.set_clock, {})

@@ -17,9 +17,11 @@ from simulator.clients.direct import Asker
 from simulator.clients.links import Connect
 from simulator.clients.mamamia_wire import MamamiaWire
 from simulator.clients.registrar import LISTENER_QUOTA
+from simulator.clients.registry_calls import RegistryCall
 from simulator.clients.scripted import Script, ScriptedClient, insist
 from simulator.history.operations import (
     Acquire,
+    AuditSearch,
     History,
     Look,
     Place,
@@ -38,6 +40,8 @@ MARGIN_US = 5_000_000
 UNNUMBERED = -1
 EXPLAINED = 4
 """Records of a topic whose events are asked for, spread over those that the audit read."""
+AUDIT_EVENTS = 1_000
+"""Audit events of one page: as many as an answer may have."""
 IS_ACCOUNT = "there is an account"
 
 
@@ -98,6 +102,19 @@ class Auditor(ScriptedClient):
             for place in self._some_places(topic.name):
                 yield from insist(partial(questions.explain, NAME, topic.name, place))
 
+        if self._plan.settings.principal:
+            yield from self._search_audit()
+
+    def _search_audit(self) -> Script:
+        """Read all events of the audit trail."""
+        before: int | None = None
+        while True:
+            operation = yield from insist(partial(search_ask, before))
+            assert isinstance(operation, AuditSearch), "it was asked"
+            before = operation.next_before
+            if before is None:
+                return
+
     def _some_places(self, topic: str) -> list[Place]:
         """Return the places of some records that the audit has read, in order."""
         places = sorted(
@@ -125,6 +142,13 @@ class Auditor(ScriptedClient):
                 empty += 1
             elif settle:
                 yield from insist(partial(settle_ask, operation))
+
+
+def search_ask(before: int | None) -> RegistryCall:
+    """Ask for the audit events before one."""
+    return questions.search_audit(
+        AuditSearch(number=UNNUMBERED, client=NAME, before=before, limit=AUDIT_EVENTS)
+    )
 
 
 def acquire_ask(topic: str, group: str) -> Ask:

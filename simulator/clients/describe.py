@@ -62,6 +62,9 @@ TOLD = (
     "exists",
     "is_whole",
     "events",
+    "rows",
+    "next_before",
+    "unreadable",
 )
 """Fields that an answer fills, in operations without a format of their own."""
 

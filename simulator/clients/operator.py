@@ -12,10 +12,11 @@ from random import Random
 from typing import ClassVar, Literal
 
 from simulator.clients import admin_calls, questions
-from simulator.clients.admin_calls import UNNUMBERED, AdminCall
+from simulator.clients.admin_calls import AdminCall
 from simulator.clients.direct import Asker
-from simulator.clients.registry_calls import RegistryCall
+from simulator.clients.registry_calls import UNNUMBERED, RegistryCall
 from simulator.history.operations import (
+    AuditSearch,
     Describe,
     GroupRules,
     LetterChange,
@@ -37,6 +38,9 @@ from simulator.plan import (
 
 READY_US = 100_000
 """Time between two attempts while no broker runs."""
+
+AUDIT_PAGES = 10
+"""The most pages of a query of the audit trail."""
 
 Script = Generator[AdminCall | RegistryCall, Operation, None]
 
@@ -256,6 +260,29 @@ class Operator:
         place = Place(partition, self._offset(topic, partition))
         yield questions.explain(self.plan.name, topic.name, place)
 
+    def _search_audit(self, topic: Topic, group: str) -> Script:
+        """Read all pages of a query of the audit trail, or a few very short ones."""
+        chance = self._chance
+        types = chance.choice(((), (), ("group.pause", "group.resume"), ("auth.success",)))
+        user = chance.choice(("", "", self.plan.name, "registrar"))
+        resource = chance.choice(("", "", topic.name, f"{topic.name}/{group}"))
+        limit = chance.choice((1, 5, 50, 1_000))
+        before: int | None = None
+        for _ in range(AUDIT_PAGES):
+            asked = AuditSearch(
+                number=UNNUMBERED,
+                client=self.plan.name,
+                types=types,
+                user=user,
+                resource=resource,
+                before=before,
+                limit=limit,
+            )
+            operation = yield questions.search_audit(asked)
+            if not operation.succeeded or asked.next_before is None:
+                return
+            before = asked.next_before
+
     def _limit(self, most: int) -> int:
         """Draw a limit up to ``most``, in one case of three 0."""
         return 0 if self._chance.random() < 0.33 else self._chance.randint(0, most)
@@ -290,4 +317,5 @@ class Operator:
         "report_stream": _report_stream,
         "drop_stream": _drop_stream,
         "explain": _explain,
+        "search_audit": _search_audit,
     }

@@ -1,21 +1,14 @@
 # Tests: tests/simulator/test_operator.py
-"""Ask for the life of a record, as ``brokerctl explain`` does by the admin API."""
+"""Ask for the life of a record and for audit events, as ``brokerctl`` does by the admin API."""
 
 from __future__ import annotations
 
-from typing import Any
-
-from twisted.internet.defer import Deferred
-from twisted.python.failure import Failure
-
+from brokerd.admin.calls.audit import AuditEvents, AuditQuery, query_audit
 from brokerd.admin.calls.history import describe_history
-from brokerd.admin.http.routing import Call
 from brokerd.admin.shapes.history import History, HistoryQuery
-from brokerd.broker import Broker
-from brokerd.errors import BrokerdError
-from brokerd.security import OPEN
-from simulator.clients.registry_calls import UNNUMBERED, Finish, RegistryCall
-from simulator.history.operations import Explain, LifeEvent, Place
+from simulator.clients.handlers import handled
+from simulator.clients.registry_calls import UNNUMBERED, RegistryCall
+from simulator.history.operations import AuditRow, AuditSearch, Explain, LifeEvent, Place
 
 EVENTS_MAX = 1_000
 
@@ -24,19 +17,6 @@ def explain(client: str, topic: str, place: Place) -> RegistryCall:
     """Ask for all events of all groups about a record."""
     operation = Explain(number=UNNUMBERED, client=client, topic=topic, place=place)
     path = {"topic": topic, "partition": str(place.partition), "offset": str(place.offset)}
-    query = HistoryQuery(limit=EVENTS_MAX)
-
-    def begin(broker: Broker, finish: Finish) -> None:
-        nobody: Any = None  # It uses neither the session nor the options.
-        call = Call(broker, OPEN, path, query, None, nobody, nobody)
-
-        def refused(failure: Failure) -> None:
-            failure.trap(BrokerdError)
-            error: Any = failure.value
-            finish(None, error)
-
-        asked = Deferred.fromCoroutine(describe_history(call))
-        asked.addCallbacks(lambda found: finish(found, None), refused)
 
     def tell(found: History) -> None:
         operation.exists = found.record is not None
@@ -46,4 +26,25 @@ def explain(client: str, topic: str, place: Place) -> RegistryCall:
             for one in found.events
         )
 
-    return RegistryCall(operation, begin, tell)
+    return handled(operation, describe_history, path, tell, query=HistoryQuery(limit=EVENTS_MAX))
+
+
+def search_audit(operation: AuditSearch) -> RegistryCall:
+    """Ask for a page of the audit events that match a filter."""
+    query = AuditQuery(
+        type=",".join(operation.types),
+        user=operation.user,
+        resource=operation.resource,
+        before=operation.before,
+        limit=operation.limit,
+    )
+
+    def tell(found: AuditEvents) -> None:
+        operation.rows = tuple(
+            AuditRow(one.id, one.type, one.user, one.format, one.resource, one.result)
+            for one in found.events
+        )
+        operation.next_before = found.next
+        operation.unreadable = found.unreadable
+
+    return handled(operation, query_audit, {}, tell, query=query)

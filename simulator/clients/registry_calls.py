@@ -16,6 +16,7 @@ from brokerd.security.access import ADMIN, MONITOR, OPEN, READ, WRITE, Access
 from brokerd.security.accounts import AccessList
 from brokerd.security.guard import Guard
 from brokerd.security.quotas import Quota
+from simulator.clients.operator_access import OperatorAccess
 from simulator.history.operations import Operation
 from simulator.history.registry import (
     DeleteAccount,
@@ -83,9 +84,15 @@ def create_account(
     )
 
     def begin(broker: Broker, finish: Finish) -> None:
-        broker.accounts.create_account(OPEN, name, password, roles, finish, enabled)
+        broker.accounts.create_account(
+            OperatorAccess(client), name, password, roles, finish, enabled
+        )
 
     return RegistryCall(operation, begin, lambda result: None)
+
+
+# With security on, a principal may not take away the last administrator. The model knows no such
+# rule, so changes that may do that are made without a principal.
 
 
 def update_account(client: str, name: str, roles: tuple[str, ...], enabled: bool) -> RegistryCall:
@@ -93,7 +100,8 @@ def update_account(client: str, name: str, roles: tuple[str, ...], enabled: bool
         number=UNNUMBERED, client=client, name=name, roles=roles, enabled=enabled, creates=False
     )
     return _at_once(
-        operation, lambda broker: broker.accounts.update_account(OPEN, name, roles, enabled)
+        operation,
+        lambda broker: broker.accounts.update_account(OPEN, name, roles, enabled),
     )
 
 
@@ -101,7 +109,7 @@ def set_password(client: str, name: str, password: str) -> RegistryCall:
     operation = PutPassword(number=UNNUMBERED, client=client, name=name, password=password)
 
     def begin(broker: Broker, finish: Finish) -> None:
-        broker.accounts.change_password(OPEN, name, password, finish)
+        broker.accounts.change_password(OperatorAccess(client), name, password, finish)
 
     return RegistryCall(operation, begin, lambda result: None)
 
@@ -116,14 +124,17 @@ def put_list(client: str, rule: ListRule) -> RegistryCall:
     access_list = AccessList(
         rule.topic, rule.prefix, rule.public, dict(rule.users), dict(rule.roles)
     )
-    return _at_once(operation, lambda broker: broker.accounts.set_access_list(OPEN, access_list))
+    return _at_once(
+        operation,
+        lambda broker: broker.accounts.set_access_list(OperatorAccess(client), access_list),
+    )
 
 
 def delete_list(client: str, pattern: str, prefix: bool) -> RegistryCall:
     operation = DeleteList(number=UNNUMBERED, client=client, pattern=pattern, prefix=prefix)
     return _at_once(
         operation,
-        lambda broker: broker.accounts.delete_access_list(OPEN, pattern, prefix),
+        lambda broker: broker.accounts.delete_access_list(OperatorAccess(client), pattern, prefix),
         partial(setattr, operation, "existed"),
     )
 
@@ -140,7 +151,11 @@ def make_key(
     def tell(made: Any) -> None:
         key_ids[label], secrets[label] = made.key.key_id, made.secret
 
-    return _at_once(operation, lambda broker: broker.accounts.make_key(OPEN, owner, label), tell)
+    return _at_once(
+        operation,
+        lambda broker: broker.accounts.make_key(OperatorAccess(client), owner, label),
+        tell,
+    )
 
 
 def revoke_key(client: str, label: str, key_id: str) -> RegistryCall:
@@ -196,7 +211,9 @@ def register_schema(client: str, name: str, schema: Fields | None) -> RegistryCa
     operation = RegisterSchema(number=UNNUMBERED, client=client, name=name, schema=schema)
 
     def begin(broker: Broker, finish: Finish) -> None:
-        broker.schemas.register(OPEN, name, SchemaType.AVRO, text_of(schema), finish)
+        broker.schemas.register(
+            OperatorAccess(client), name, SchemaType.AVRO, text_of(schema), finish
+        )
 
     def tell(made: Any) -> None:
         operation.version = made.version
@@ -206,12 +223,16 @@ def register_schema(client: str, name: str, schema: Fields | None) -> RegistryCa
 
 def set_mode(client: str, name: str, mode: str) -> RegistryCall:
     operation = SetMode(number=UNNUMBERED, client=client, name=name, mode=mode)
-    return _at_once(operation, lambda broker: broker.schemas.set_mode(OPEN, name, Mode(mode)))
+    return _at_once(
+        operation, lambda broker: broker.schemas.set_mode(OperatorAccess(client), name, Mode(mode))
+    )
 
 
 def delete_schema(client: str, name: str, version: int) -> RegistryCall:
     operation = DeleteSchema(number=UNNUMBERED, client=client, name=name, version=version)
-    return _at_once(operation, lambda broker: broker.schemas.delete(OPEN, name, version))
+    return _at_once(
+        operation, lambda broker: broker.schemas.delete(OperatorAccess(client), name, version)
+    )
 
 
 def validate(client: str, name: str, fields: int) -> RegistryCall:
@@ -243,14 +264,14 @@ def put_quota(
         connections=connections,
     )
     quota = Quota(kind, name, requests, bytes_in, connections=connections)
-    return _at_once(operation, lambda broker: broker.quotas.put(OPEN, quota))
+    return _at_once(operation, lambda broker: broker.quotas.put(OperatorAccess(client), quota))
 
 
 def delete_quota(client: str, kind: str, name: str) -> RegistryCall:
     operation = DeleteQuota(number=UNNUMBERED, client=client, kind=kind, name=name)
     return _at_once(
         operation,
-        lambda broker: broker.quotas.delete(OPEN, kind, name),
+        lambda broker: broker.quotas.delete(OperatorAccess(client), kind, name),
         partial(setattr, operation, "existed"),
     )
 

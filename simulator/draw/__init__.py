@@ -16,7 +16,14 @@ from simulator.draw.chance import FEATURES, LATER, NEEDS_FSYNC, SECOND, Chance, 
 from simulator.draw.clients import MIXES, NEEDS, draw_clients
 from simulator.draw.faults import CRASHES_MAX, draw_faults
 from simulator.draw.formats import FORMATS, add_formats, add_look_back
-from simulator.draw.options import add_defaults, add_options, add_questions, add_streams, add_times
+from simulator.draw.options import (
+    add_defaults,
+    add_options,
+    add_questions,
+    add_searches,
+    add_streams,
+    add_times,
+)
 from simulator.draw.registry import add_logins, add_registrar
 from simulator.draw.runs import add_runs
 from simulator.plan import Plan
@@ -62,4 +69,4 @@ def generate(seed: int) -> Plan:
     plan = add_options(plan, replace(context, chance=Chance(f"plan/{seed}/options")))
     plan = add_defaults(plan, replace(context, chance=Chance(f"plan/{seed}/defaults")))
     plan = add_times(plan, Chance(f"plan/{seed}/times"))
-    return add_questions(add_streams(plan))
+    return add_searches(add_questions(add_streams(plan)))

@@ -32,6 +32,10 @@ QUESTIONS = 0.3
 """Probability of operators who ask for the lives of records."""
 QUESTION_OPERATIONS = 20
 """Further operations of these operators."""
+SEARCHES = 0.6
+"""Probability of operators who search the audit trail, with security on."""
+SEARCH_OPERATIONS = 15
+"""Further operations of these operators."""
 
 
 def add_options(plan: Plan, context: DrawContext) -> Plan:
@@ -97,6 +101,19 @@ def add_questions(plan: Plan) -> Plan:
     if not Chance(f"{plan.seed}/questions").on(QUESTIONS):
         return plan
     return replace(plan, clients=tuple(map(with_questions, plan.clients)))
+
+
+def add_searches(plan: Plan) -> Plan:
+    """Return the plan; its operators may search the audit trail, if there is one."""
+    if not plan.settings.principal or not Chance(f"{plan.seed}/searches").on(SEARCHES):
+        return plan
+    return replace(plan, clients=tuple(map(with_searches, plan.clients)))
+
+
+def with_searches(client: ClientPlan) -> ClientPlan:
+    """Return the client; an operator also searches the audit trail."""
+    weight = 1 + sum(client.mix.values()) // 3
+    return _with_actions(client, {"search_audit": weight}, SEARCH_OPERATIONS)
 
 
 def with_questions(client: ClientPlan) -> ClientPlan:

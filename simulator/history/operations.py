@@ -359,6 +359,7 @@ class ReportStream(Operation):
 @dataclass(kw_only=True)
 class DropStream(Operation):
     stream: str
+    existed: bool = False
 
 
 @dataclass(kw_only=True)
@@ -400,6 +401,34 @@ class Explain(Operation):
     is_whole: bool = False
     """Whether the answer has all events of journal and archive, on one page."""
     events: tuple[LifeEvent, ...] = ()
+
+
+class AuditRow(NamedTuple):
+    """An event of the audit trail."""
+
+    id: int
+    type: str
+    user: str
+    format: str
+    """The wire format, or ``admin``."""
+    resource: str
+    result: str
+
+
+@dataclass(kw_only=True)
+class AuditSearch(Operation):
+    """Queries a page of the audit trail, newest first. Empty fields match everything."""
+
+    types: tuple[str, ...] = ()
+    user: str = ""
+    resource: str = ""
+    """Part of the resource."""
+    before: int | None = None
+    limit: int
+    rows: tuple[AuditRow, ...] = ()
+    next_before: int | None = None
+    """``before`` of the next page; None: no older event matches."""
+    unreadable: int = 0
 
 
 class TopicView(NamedTuple):

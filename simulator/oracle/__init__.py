@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 from simulator.history.operations import NEVER, History, Operation
 from simulator.oracle.audit import Audit
+from simulator.oracle.audit_trail import check_audit_trail
 from simulator.oracle.boots import check_boots
 from simulator.oracle.bounds import check_bounds
 from simulator.oracle.explanations import check_explanations
@@ -81,6 +82,7 @@ def judge(history: History) -> Judgement:
     registry = check_registry(history, Lives(history))
     late = list(check_transaction_times(history, Lives(history)))
     late += check_limits(history, Lives(history))
+    late += check_audit_trail(history, Lives(history))
     history = spread_transactions(history)
     whole = history
     found = [*check_boots(history, Lives(history)), *check_answers(history), *late]

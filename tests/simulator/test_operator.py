@@ -7,10 +7,12 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from brokerd.admin.calls.audit import AuditEvents
 from simulator.clients.operator import Operator
 from simulator.draw.clients import OPERATES
 from simulator.history.operations import (
     NEVER,
+    AuditSearch,
     Configure,
     DeleteTopic,
     Describe,
@@ -96,6 +98,18 @@ def test_a_record_that_a_description_tells_of_is_explained() -> None:
     asked = {op.place for op in peer.operations if isinstance(op, Explain)}
     assert {place.partition for place in asked} == {0, 1}
     assert all(place.offset < (VIEW.nexts[place.partition] + 3) for place in asked)
+
+
+def test_a_query_of_the_audit_trail_is_read_page_by_page() -> None:
+    peer = Peer()
+    peer.direct.tells = lambda operation: AuditEvents(
+        [], None if operation.before == 3 else (operation.before or 5) - 1, 0
+    )
+    Operator(a_plan("search_audit", operations=4), peer.world, peer.direct).start()
+    peer.run()
+    asked = [op for op in peer.operations if isinstance(op, AuditSearch)]
+    assert [op.before for op in asked] == [None, 4, 3] * 4
+    assert len({(op.types, op.user, op.resource, op.limit) for op in asked}) > 1
 
 
 def test_offsets_are_about_those_that_there_are() -> None:

@@ -846,8 +846,8 @@ def test_the_page_names_every_check_and_every_check_has_a_story() -> None:
     found = set(re.findall(r'"(P\d-[a-z-]+)"', sources)) | {"audit"}
     assert named == found
     # test_oracle_explanations.py, test_oracle_holds.py, test_oracle_connections.py,
-    # test_registry.py
-    in_tests_of_their_own = {"P1-events", "P1-registry", "P5-hold", "P8-closed"}
+    # test_oracle_audit_trail.py, test_registry.py
+    in_tests_of_their_own = {"P1-audit", "P1-events", "P1-registry", "P5-hold", "P8-closed"}
     assert {promise for promise, _, _ in all_tales()} | in_tests_of_their_own == found
 
 

@@ -347,3 +347,17 @@ def test_the_page_has_every_fault_and_field(kind: type[AnyFault]) -> None:
     table = PAGE.partition("must be given")[2].partition("Clients\n-------")[0]
     assert f"``{info.tag}``" in table
     assert [field.name for field in info.fields if f"``{field.name}``" not in table] == []
+
+
+def test_operators_search_the_audit_trail_if_there_is_one() -> None:
+    """Without security there is none."""
+    searching = [
+        plan for plan in PLANS if any("search_audit" in client.mix for client in plan.clients)
+    ]
+    assert searching and all(plan.settings.principal for plan in searching)
+    with_trail = [
+        plan
+        for plan in PLANS
+        if plan.settings.principal and any(client.role == "operator" for client in plan.clients)
+    ]
+    assert len(searching) < len(with_trail)
