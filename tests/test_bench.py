@@ -39,6 +39,7 @@ from brokerd.cli.bench.scenarios import (
     Repeater,
     Role,
     request,
+    settles_alike,
 )
 from brokerd.codecs import mamamia
 from brokerd.wal import RealDisk
@@ -162,6 +163,71 @@ class TestRoles:
         answers_to(role, request(SETTLE_BATCH, {"results": ["settled", "lease lost"]}), [])
         assert (role.tally.settled, role.tally.errors) == (1, 1)
         assert answers_to(role, request(ACQUIRE_BATCH, {"messages": []}), []) == (1, b"")
+
+    @pytest.mark.parametrize("count", [1, 15, 16, 100])
+    @pytest.mark.parametrize(
+        ("first_id", "first_token"),
+        [(0, 1), (120, 1000), (1000, 120), (250, 65_500), (70_000, (1 << 32) - 7)],
+    )
+    @pytest.mark.parametrize("values", ["alike", "lengths", "equal sums", "names", "other maps"])
+    def test_a_batch_consumer_settles_messages_of_one_layout_in_one_step(
+        self, count: int, first_id: int, first_token: int, values: str
+    ) -> None:
+        """Its request is that for the decoded messages, whatever their widths and values are."""
+        widths = [
+            len(msgpack.packb(first_id + number)) + len(msgpack.packb(first_token + number))
+            for number in range(count)
+        ]
+        payloads = {
+            "equal sums": [b"x" * (100 - width) for width in widths],
+            "alike": [b"x" * 100] * count,
+            "lengths": [b"x" * (100 + number % 3) for number in range(count)],
+            "names": [b"\x87\xa2id\x01\xa5token\x02" * (1 + number % 2) for number in range(count)],
+            "other maps": [b"x"] * count,
+        }[values]
+        columns = (
+            list(range(first_id, first_id + count)),
+            payloads,
+            [None] * count,
+            list(range(first_token, first_token + count)),
+            [1] * count,
+            [29.5] * count,
+        )
+        answer = mamamia.acquired_bytes(*columns)
+        if values == "other maps":
+            items = [{"payload": b"x", "id": one, "token": 5} for one in columns[0]]
+            answer = request(ACQUIRE_BATCH, {"messages": items})
+        role = BatchConsumer("log", "group", "client", 1, 30.0, batch=count)
+        _, sent = answers_to(role, answer, [])
+        ((_, acquired),) = frames_in(answer)
+        settles = [
+            {"message_id": message["id"], "token": message["token"], "success": True}
+            for message in acquired["messages"]
+        ]
+        who = {"log_id": "log", "group_id": "group", "client_id": "client"}
+        assert sent == request(SETTLE_BATCH, {**who, "settles": settles})
+        answers_to(role, mamamia.settled_batch(["settled"] * count), [])
+        assert (role.tally.settled, role.tally.errors) == (count, 0)
+
+    def test_tokens_at_different_places_are_decoded(self) -> None:
+        """Messages of one size may have their tokens at different places."""
+        token = 0xCECECECE
+        fields = ([7, 8], [b"x" * 102, b"x" * 100], [None, None], [token, token], [1, 300])
+        answer = mamamia.acquired_bytes(*fields, [29.5, 29.5])
+        _, sent = answers_to(BatchConsumer("log", "g", "c", 1, 30.0, batch=2), answer, [])
+        ((_, body),) = frames_in(sent)
+        assert [settle["token"] for settle in body["settles"]] == [token, token]
+
+    def test_messages_of_equal_values_need_no_decoder(self) -> None:
+        """The generator would otherwise take as much processor time as the broker."""
+        columns = range(300, 400), [b"x" * 100] * 100, [None] * 100, range(900, 1000)
+        answer = mamamia.acquired_bytes(*columns, [1] * 100, [29.5] * 100)
+        ((_, acquired),) = frames_in(answer)
+        settles = [
+            {"message_id": message["id"], "token": message["token"], "success": True}
+            for message in acquired["messages"]
+        ]
+        assert settles_alike(answer[6:]) == msgpack.packb(settles)
 
     def test_nothing_is_sent_after_stop(self) -> None:
         """The answers that are due when the time is up are read, not followed by requests."""

@@ -12,12 +12,13 @@ of one block, and recognises answers by their constant bytes. Layouts: docs/prot
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import lru_cache
 from struct import Struct
 from typing import NamedTuple, Protocol
 
 import msgpack
 
-from brokerd.codecs.mamamia import Command, acquired_nothing, frame, settled
+from brokerd.codecs.mamamia import Command, acquired_nothing, frame, settled, settled_batch
 
 PRODUCE, ACQUIRE, SETTLE = Command.PRODUCE, Command.ACQUIRE_NEXT, Command.SETTLE
 PRODUCE_BATCH, ACQUIRE_BATCH = Command.PRODUCE_BATCH, Command.ACQUIRE_BATCH
@@ -38,6 +39,13 @@ _ID_AT = _HEAD + len(_LEASED)
 _INT_SIZE = {0xCC: 2, 0xCD: 3, 0xCE: 5, 0xCF: 9}
 """Bytes of a MessagePack unsigned whole by its first byte; any other first byte is the number."""
 _ID_SIZES = (1, *_INT_SIZE.values())
+
+_MESSAGES = b"\x81\xa8messages"
+_MESSAGE = b"\x87\xa2id"
+"""The begin of a leased message with all fields; the id follows."""
+_TOKEN = b"\xa5token"
+_SETTLE = b"\x83" + msgpack.packb("message_id")
+_SETTLE_END = msgpack.packb("success") + b"\xc3"
 
 
 class Step(NamedTuple):
@@ -245,12 +253,22 @@ class BatchConsumer(_LeaseRole):
     def __init__(
         self, topic: str, group: str, client: str, window: int, lease_seconds: float, batch: int
     ) -> None:
-        self._who: dict[str, object] = {"log_id": topic, "group_id": group, "client_id": client}
-        acquire = {**self._who, "duration": lease_seconds, "max": batch, "wait": 0}
+        who: dict[str, object] = {"log_id": topic, "group_id": group, "client_id": client}
+        acquire = {**who, "duration": lease_seconds, "max": batch, "wait": 0}
         super().__init__(request(ACQUIRE_BATCH, acquire), window)
+        packed = (part for field in who.items() for part in map(msgpack.packb, field))
+        self._before = b"\x84" + b"".join(packed) + msgpack.packb("settles")
+        self._batch = batch
+        self._all_settled = settled_batch(["settled"] * batch)[_HEAD:]
 
     def _next(self, data: bytes, at: int, stop: int) -> bytes | None:
+        if data[at + _HEAD : stop] == self._all_settled:
+            self.tally.settled += self._batch
+            return self._acquire
         body = data[at + _BODY : stop]
+        settles = settles_alike(body)
+        if settles:
+            return frame(SETTLE_BATCH, self._before + settles)
         answer = msgpack.unpackb(body)
         results = answer.get("results")
         if results is not None:
@@ -266,8 +284,69 @@ class BatchConsumer(_LeaseRole):
         if not messages:
             self.tally.empty += 1
             return None
-        settles = [
-            {"message_id": message["id"], "token": message["token"], "success": True}
-            for message in messages
-        ]
-        return request(SETTLE_BATCH, {**self._who, "settles": settles})
+        return frame(
+            SETTLE_BATCH,
+            self._before
+            + msgpack.packb(
+                [
+                    {"message_id": message["id"], "token": message["token"], "success": True}
+                    for message in messages
+                ]
+            ),
+        )
+
+
+def settles_alike(body: bytes) -> bytes:
+    """Return the settles for an answer to ACQUIRE_BATCH whose messages have one layout.
+
+    It takes a tenth of the time of a decoder. Returns no bytes for all other answers.
+    """
+    if not body.startswith(_MESSAGES):
+        return b""
+    at = len(_MESSAGES)
+    if body[at] == 0xDC:
+        count, first = int.from_bytes(body[at + 1 : at + 3], "big"), at + 3
+    else:
+        count, first = body[at] & 0x0F, at + 1
+    size, rest = divmod(len(body) - first, count or 1)
+    token_at = body.rfind(_TOKEN, first, first + size) + len(_TOKEN)
+    id_at = first + len(_MESSAGE)
+    if not count or rest or token_at <= id_at:
+        return b""
+    id_size, token_size = _INT_SIZE.get(body[id_at], 1), _INT_SIZE.get(body[token_at], 1)
+    layout = _messages_layout(count, size, id_size, token_at - len(_TOKEN) - first, token_size)
+    if layout.size != len(body) - first:
+        return b""
+    fields = layout.unpack_from(body, first)
+    if (
+        fields[::4].count(_MESSAGE) < count
+        or fields[2::4].count(_TOKEN) < count
+        or not _are_alike(body[id_at::size], id_size)
+        or not _are_alike(body[token_at::size], token_size)
+    ):
+        return b""
+    parts = [_SETTLE_END + _SETTLE] * (4 * count + 1)
+    parts[0] = body[at:first] + _SETTLE
+    parts[1::4] = fields[1::4]
+    parts[2::4] = [_TOKEN] * count
+    parts[3::4] = fields[3::4]
+    parts[-1] = _SETTLE_END
+    return b"".join(parts)
+
+
+def _are_alike(first_bytes: bytes, size: int) -> bool:
+    """Return whether whole numbers have the size of the first, by the first byte of each."""
+    if size > 1:
+        return first_bytes.count(first_bytes[:1]) == len(first_bytes)
+    return max(first_bytes) < 0x80
+
+
+@lru_cache(maxsize=64)
+def _messages_layout(count: int, size: int, id_size: int, token_at: int, token_size: int) -> Struct:
+    """Return the layout of messages: their begin, id, the name of the token, and token."""
+    name, token = len(_MESSAGE), len(_TOKEN)
+    before = token_at - name - id_size
+    after = size - token_at - token - token_size
+    if before < 0 or after < 0:
+        return Struct("")
+    return Struct(f"{name}s{id_size}s{before}x{token}s{token_size}s{after}x" * count)
