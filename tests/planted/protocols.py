@@ -266,7 +266,7 @@ BUGS: tuple[Bug, ...] = (
         "protocols/base/connection.py",
         (
             "        if self._queue:  # the peer waits for answers\n"
-            "            self._last_data_us = now_us\n"
+            "            self._busy_us = now_us\n"
             "        elif limits.idle_us",
             "        if limits.idle_us",
         ),

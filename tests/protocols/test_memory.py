@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 from twisted.internet.task import Clock
@@ -38,6 +39,7 @@ class Peer:
         self.freed = 0
         self.closed = False
         self.reads_answers = False
+        self.awaits_each = False
         self.on_freed: Callable[[], None] = lambda: None
 
     def holds(self, requests: int = 0, answers: int = 0, waits: int = 0) -> bool:
@@ -144,6 +146,23 @@ def test_peers_that_read_go_on_in_turn_with_the_others(
     holder.holds()
     clock.advance(0)
     assert order == ["reader 1", "a", "reader 2", "b", "c", "d"]
+
+
+def test_peers_that_wait_for_each_answer_do_not_wait_behind_other_readers(
+    budget: MemoryBudget, clock: Clock
+) -> None:
+    """All three groups go on in turn, the longest waiting of each first."""
+    holder, order = Peer(budget), list[str]()
+    holder.holds(answers=11 * MIB)
+    for name in ("a", "b", "reader 1", "reader 2", "worker 1", "worker 2"):
+        peer = Peer(budget, name)
+        peer.reads_answers = not name.isalpha()
+        peer.awaits_each = name.startswith("worker") or name == "a"
+        peer.on_freed = partial(order.append, name)
+        budget.wait(peer, ANSWERS)
+    holder.holds()
+    clock.advance(0)
+    assert order == ["worker 1", "reader 1", "a", "worker 2", "reader 2", "b"]
 
 
 def test_a_closed_connection_no_longer_waits(budget: MemoryBudget, clock: Clock) -> None:
@@ -390,6 +409,30 @@ def test_a_client_that_reads_gets_all_its_answers_while_others_read_none() -> No
     reader.send(*[mm.Acquire("orders", "work", "w")] * 4)
     crowd.house.run()
     assert [one.message.id for one in reader.answers()] == [0, 1, 2, 3]
+
+
+def test_a_client_that_awaits_each_answer_does_not_wait_behind_those_that_logged_in() -> None:
+    """They got one answer, to a request that they sent together with those for records."""
+    crowd = Crowd()
+    worker = crowd.house.connect()
+    worker.send(mm.Produce("orders", b"own"))
+    crowd.house.run()
+    assert len(worker.answers()) == 1
+    for number in range(200):
+        client = crowd.house.connect()
+        acquire = mm.Acquire("orders", f"g{number}", "c", 600.0)
+        client.transport.peer_reads = False
+        client.send(mm.Produce("login", b"x"), *[acquire] * 4)
+    crowd.house.run()
+    crowd.house.clock.advance(0.001)
+    worker.send(mm.Acquire("orders", "work", "w"))
+    crowd.house.run()
+    assert worker.answers() == [] and crowd.budget.waiting > 150
+    for _ in range(6):
+        crowd.house.clock.advance(SWEEP_SECONDS)
+        crowd.house.run()
+    assert len(worker.answers()) == 1
+    assert crowd.budget.waiting > 20
 
 
 def test_a_client_that_reads_does_not_wait_behind_all_that_never_do() -> None:

@@ -232,6 +232,8 @@ class Connection(Protocol):
         """Operation of the last request of this pass, if its time is measured."""
         self.timed_since = 0.0
         self._last_data_us = 0
+        self._busy_us = 0
+        """When requests last waited for the broker, as far as time-outs noticed."""
         self._unfinished_since_us: int | None = None
         self._closing_since_us: int | None = None
         self._drains = False
@@ -463,6 +465,11 @@ class Connection(Protocol):
     def reads_answers(self) -> bool:
         """Whether the peer got an answer, and has read all that it got, as far as is known."""
         return self._sent_us >= 0 and not self._unsent_bytes and not self.peer_is_not_reading
+
+    @property
+    def awaits_each(self) -> bool:
+        """Whether the peer sent its last request after its last answer."""
+        return self._last_data_us > self._sent_us
 
     def memory_freed(self) -> None:
         """Go on after `wait_for_memory`, and make postponed answers."""
@@ -749,9 +756,9 @@ class Connection(Protocol):
             return
         self.holds &= ~reason
         if not self.holds:
-            self._last_data_us = self.broker.time.monotonic_us()
+            self._busy_us = self.broker.time.monotonic_us()
             if self._unfinished_since_us is not None:
-                self._unfinished_since_us = self._last_data_us
+                self._unfinished_since_us = self._busy_us
             self.transport.resumeProducing()
             self._serve()
 
@@ -863,19 +870,20 @@ class Connection(Protocol):
         if limits.login_us and open_us > limits.login_us and self.access.is_stranger:
             return "a login was not made"
         is_silent = self._last_data_us < self._made_us
+        active_us = max(self._last_data_us, self._busy_us)
         if limits.first_byte_us and is_silent and open_us > limits.first_byte_us:
             return "the first byte was not sent"
         if self.holds:
             if self.ending and self.holds & Hold.SLOW_READER:
-                late = now_us - self._last_data_us > CLOSING_US
+                late = now_us - active_us > CLOSING_US
                 return "its answers were not read" if late else None
             return None
         since_us = now_us if self._unfinished_since_us is None else self._unfinished_since_us
         if limits.unfinished_frame_us and now_us - since_us > limits.unfinished_frame_us:
             return "a frame was not finished"
         if self._queue:  # the peer waits for answers
-            self._last_data_us = now_us
-        elif limits.idle_us and now_us - max(self._last_data_us, self._sent_us) > limits.idle_us:
+            self._busy_us = now_us
+        elif limits.idle_us and now_us - max(active_us, self._sent_us) > limits.idle_us:
             return "nothing was sent"
         return None
 
@@ -888,7 +896,7 @@ class Connection(Protocol):
             user=self.access.name,
             tls=ISSLTransport.providedBy(self.transport),
             open_us=now_us - self._made_us,
-            idle_us=now_us - max(self._last_data_us, self._made_us),
+            idle_us=now_us - max(self._last_data_us, self._busy_us, self._made_us),
             requests=self._queued_requests,
             unread_bytes=self.queued_bytes + unsent_bytes(self.transport),
             holds=[name for hold, name in HOLD_NAMES.items() if self.holds & hold],

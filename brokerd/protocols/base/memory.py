@@ -11,8 +11,9 @@ kinds of claims, and a share of it belongs to each kind alone:
 
 The rest of the budget is common. A kind is *full* when its share and the common part are used. When
 half of the common part is used, a connection gets further answers only after its peer has read the
-earlier ones. A connection without room waits. When there is room, connections whose peers read go
-on in turn with all others, the longest waiting of each first. When one has waited for
+earlier ones. A connection without room waits. When there is room, connections whose peers wait for
+each answer, others whose peers read, and all others go on in turn, the longest waiting of each
+first. When one has waited for
 `PATIENCE_SECONDS` because a kind is full, the worst claims are cut: the connection is closed. The
 worst claim has the largest product of bytes and time without progress.
 """
@@ -40,6 +41,8 @@ SWEEP_SECONDS: Final = 0.5
 WAKE_SECONDS: Final = 0.003
 """Time that connections with new room get in one reactor turn."""
 UNLIMITED: Final = 1 << 60
+RANKS: Final = 3
+"""Groups of connections that go on in turn: see `_rank`."""
 
 REQUESTS, ANSWERS, WAITS, FURTHER_ANSWERS = range(4)
 KINDS = ("requests", "answers", "waits")
@@ -58,6 +61,10 @@ class Claimant(Protocol):
     @property
     def reads_answers(self) -> bool:
         """Whether the peer got an answer, and has read all that it got, as far as is known."""
+
+    @property
+    def awaits_each(self) -> bool:
+        """Whether the peer sent its last request after its last answer."""
 
     def memory_freed(self) -> None:
         """Go on: there is room now."""
@@ -98,8 +105,8 @@ class MemoryBudget:
         self._claims: dict[Claimant, Claim] = {}
         self._waiting: dict[Claimant, tuple[int, float]] = {}
         """Connections that wait -> the kind and since when, the longest first."""
-        self._wakes_reader = True
-        """Whether the next turn is that of a connection whose peer reads."""
+        self._next_rank = 0
+        """The rank (`_rank`) of the connection that goes on next, if one of it waits."""
         self._wake_call: Any = None
         self._sweep_call: Any = None
         self._peak = 0
@@ -191,25 +198,29 @@ class MemoryBudget:
             self._wake_call = self._clock.callLater(0, self._wake)
 
     def _wake(self) -> None:
-        """Let connections go on while there is room: those whose peers read, in turn with others.
+        """Let connections go on while there is room: one of each rank in turn.
 
-        So many peers that never read cost a peer that reads one turn, and not all of theirs.
+        So many peers that never read cost a peer that reads one turn, and not all of theirs. A
+        peer may have its answer to a login and then never read: it costs one that waits for each
+        answer no more than a turn, either.
         """
         self._wake_call = None
         end = self._clock.seconds() + WAKE_SECONDS
-        readers, others = deque[Claimant](), deque[Claimant]()
+        ranks = [deque[Claimant]() for _ in range(RANKS)]
         for claimant in self._waiting:
-            (readers if claimant.reads_answers else others).append(claimant)
-        while readers or others:
-            is_reader = bool(readers) and (self._wakes_reader or not others)
-            claimant = (readers if is_reader else others).popleft()
+            ranks[_rank(claimant)].append(claimant)
+        while any(ranks):
+            rank = self._next_rank
+            while not ranks[rank]:
+                rank = (rank + 1) % RANKS
+            claimant = ranks[rank].popleft()
             waiting = self._waiting.get(claimant)
             if waiting is None or self.full[waiting[0]]:
                 continue
             if self._clock.seconds() > end:
                 self._wake_later()
                 return
-            self._wakes_reader = not is_reader
+            self._next_rank = (rank + 1) % RANKS
             del self._waiting[claimant]
             claimant.memory_freed()
 
@@ -276,3 +287,10 @@ class MemoryBudget:
             "waiting": self.waiting,
             "cut": self.cut,
         }
+
+
+def _rank(claimant: Claimant) -> int:
+    """Return 0 for a peer that waits for each answer, 1 for another that reads, 2 for the rest."""
+    if not claimant.reads_answers:
+        return 2
+    return 0 if claimant.awaits_each else 1
