@@ -61,6 +61,8 @@ TOLD = (
     "is_valid",
     "exists",
     "is_whole",
+    "from_lsn",
+    "archive_lsn",
     "events",
     "rows",
     "next_before",

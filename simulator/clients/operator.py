@@ -39,6 +39,8 @@ from simulator.plan import (
 READY_US = 100_000
 """Time between two attempts while no broker runs."""
 
+EXPLAINED_AGAIN = 0.4
+"""Probability that the events of a record are asked for that were asked for before."""
 AUDIT_PAGES = 10
 """The most pages of a query of the audit trail."""
 
@@ -60,6 +62,8 @@ class Operator:
         self._nexts: dict[str, tuple[int, ...]] = {}
         """The next offsets of topics in the last answer."""
         self._schedules = 0
+        self._explained: dict[str, list[Place]] = {}
+        """The places of records whose events it asked for, by topic."""
 
     # -- for the run -----------------------------------------------------------------------------
 
@@ -253,11 +257,16 @@ class Operator:
         yield admin_calls.drop_stream(self.plan.name, topic.name)
 
     def _explain(self, topic: Topic, group: str) -> Script:
-        """Ask for the events about a record, below or a little beyond the end."""
-        operation = yield admin_calls.describe(self.plan.name, topic.name)
-        self._learn(operation)
-        partition = self._chance.randrange(topic.partitions)
-        place = Place(partition, self._offset(topic, partition))
+        """Ask for the events about a record, below or a little beyond the end, or once more."""
+        known = self._explained.setdefault(topic.name, [])
+        if known and self._chance.random() < EXPLAINED_AGAIN:
+            place = self._chance.choice(known)
+        else:
+            operation = yield admin_calls.describe(self.plan.name, topic.name)
+            self._learn(operation)
+            partition = self._chance.randrange(topic.partitions)
+            place = Place(partition, self._offset(topic, partition))
+            known.append(place)
         yield questions.explain(self.plan.name, topic.name, place)
 
     def _search_audit(self, topic: Topic, group: str) -> Script:

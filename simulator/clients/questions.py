@@ -21,6 +21,7 @@ def explain(client: str, topic: str, place: Place) -> RegistryCall:
     def tell(found: History) -> None:
         operation.exists = found.record is not None
         operation.is_whole = found.next is None and not found.problems
+        operation.from_lsn, operation.archive_lsn = found.from_lsn, found.archive_lsn
         operation.events = tuple(
             LifeEvent(one.lsn, one.group, one.event, one.token, one.reason, one.first, one.end)
             for one in found.events

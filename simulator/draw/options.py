@@ -97,8 +97,11 @@ def add_streams(plan: Plan) -> Plan:
 
 
 def add_questions(plan: Plan) -> Plan:
-    """Return the plan; its operators may ask for the lives of records."""
-    if not Chance(f"{plan.seed}/questions").on(QUESTIONS):
+    """Return the plan; its operators may ask for the lives of records.
+
+    They always do so where the archive has real files, and with them the events of records.
+    """
+    if not (plan.settings.archive_files or Chance(f"{plan.seed}/questions").on(QUESTIONS)):
         return plan
     return replace(plan, clients=tuple(map(with_questions, plan.clients)))
 

@@ -400,6 +400,10 @@ class Explain(Operation):
     """Whether the record can be read."""
     is_whole: bool = False
     """Whether the answer has all events of journal and archive, on one page."""
+    from_lsn: int = 0
+    """The answer has no events below this LSN: they are in neither, or older than the record."""
+    archive_lsn: int = 0
+    """Events below this LSN come from the archive; 0: none."""
     events: tuple[LifeEvent, ...] = ()
 
 

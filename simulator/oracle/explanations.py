@@ -3,7 +3,8 @@
 
 An answer must have the lease of each delivery, the end of each settled record and each listed dead
 letter, if the client knew of it before it asked. It must have no lease that no request can have
-made.
+made. From its first LSN on it must have all events of an earlier answer. If the archive has let the
+journal go, only answers with events of the archive are judged in full.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from simulator.history.operations import (
     Explain,
     History,
     LifeEvent,
+    Place,
     Settlement,
 )
 from simulator.oracle.groups.group_partitions import GroupPartition
@@ -39,11 +41,16 @@ def check_explanations(
     of_topic: dict[str, list[GroupPartition]] = defaultdict(list)
     for group_partition in group_partitions.values():
         of_topic[group_partition.topic].append(group_partition)
+    whole: dict[tuple[str, Place], list[Explain]] = defaultdict(list)
     for op in history.operations:
         if isinstance(op, Explain):
             yield from _check_known(op, lives, records)
-            # Without its events in the archive, the answer begins with the oldest segment.
-            if op.succeeded and op.exists and op.is_whole and not history.published:
+            if not (op.succeeded and op.is_whole):
+                continue
+            yield from _check_kept(op, lives, whole[op.topic, op.place])
+            whole[op.topic, op.place].append(op)
+            # Without events of the archive, the answer begins with the oldest segment.
+            if op.exists and (op.archive_lsn or not history.published):
                 for group_partition in of_topic[op.topic]:
                     yield from _check_group(op, lives, group_partition)
                 yield from _check_order(op)
@@ -57,6 +64,30 @@ def _check_known(op: Explain, lives: Lives, records: Records) -> Iterator[Violat
         if record.is_acknowledged and lives.span(record.sent.produce).is_before(lives.span(op)):
             text = f"{record.name} was acknowledged, and an explanation says: {op.error}"
             yield violation("P1-events", text, record.sent.produce, op)
+
+
+def _check_kept(op: Explain, lives: Lives, earlier: list[Explain]) -> Iterator[Violation]:
+    """Check that an answer has the events of earlier ones, from its first LSN on."""
+    events = set(op.events)
+    for before in earlier:
+        if not lives.span(before).is_before(lives.span(op)):
+            continue
+        lost = [
+            one
+            for one in before.events
+            if one.lsn >= op.from_lsn and one not in events and not _may_be_gone(one, before, op)
+        ]
+        if lost:
+            text = (
+                f"{lost[0]} of record {op.place.offset} of {op.topic}/{op.place.partition} is "
+                f"missing in a later answer, which has all events from LSN {op.from_lsn} on"
+            )
+            yield violation("P1-events", text, before, op)
+
+
+def _may_be_gone(event: LifeEvent, before: Explain, after: Explain) -> bool:
+    """Return whether the broker may have deleted an event's segment before it was archived."""
+    return before.archive_lsn <= event.lsn < after.archive_lsn
 
 
 def _check_group(op: Explain, lives: Lives, group_partition: GroupPartition) -> Iterator[Violation]:

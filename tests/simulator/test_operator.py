@@ -94,7 +94,8 @@ def test_a_topic_is_looked_at_before_and_after_it_is_deleted() -> None:
 
 def test_a_record_that_a_description_tells_of_is_explained() -> None:
     peer = play(a_plan("explain", operations=50))
-    assert kinds(peer) == [Describe, Explain] * 50
+    assert kinds(peer).count(Explain) == 50
+    assert 20 < kinds(peer).count(Describe) < 50
     asked = {op.place for op in peer.operations if isinstance(op, Explain)}
     assert {place.partition for place in asked} == {0, 1}
     assert all(place.offset < (VIEW.nexts[place.partition] + 3) for place in asked)

@@ -55,7 +55,7 @@ def test_a_lease_that_is_missing_is_a_violation(story: Story) -> None:
     explain(story, LEASED._replace(token=8))
     explain(story, LEASED._replace(group="other"))
     text = "record 0 of t/0 in group g was leased (token 7), and no event tells it"
-    assert found(story) == [text] * 3
+    assert found(story).count(text) == 3
 
 
 @pytest.mark.parametrize("success", [True, False])
@@ -83,7 +83,7 @@ def test_a_dead_letter_needs_its_event_with_its_reason(story: Story) -> None:
     explain(story, LEASED, dead)
     assert found(story) == []
     explain(story, LEASED, dead._replace(reason="max_attempts"))
-    (text,) = found(story)
+    (text,) = [text for text in found(story) if "missing in a later answer" not in text]
     assert "was a dead letter (broken), and its events say ['max_attempts']" in text
 
 
@@ -130,3 +130,44 @@ def test_events_before_the_journal_may_be_in_the_archive(story: Story) -> None:
     story.history.published.append(Published(story.now_us, "t", 0, 0))
     explain(story)
     assert found(story) == []
+
+
+def test_events_of_an_earlier_answer_are_in_a_later_one(story: Story) -> None:
+    lease(story)
+    explain(story, LEASED)
+    story.settle(0, token=7)
+    explain(story, LEASED, SETTLED)
+    story.history.published.append(Published(0, "t", 0, 1))
+    explain(story, SETTLED)
+    assert len(found(story)) == 2 and all("leased" in text for text in found(story))
+
+
+def test_an_answer_that_begins_later_tells_that_events_are_gone(story: Story) -> None:
+    lease(story)
+    explain(story, LEASED)
+    story.settle(0, token=7)
+    story.history.published.append(Published(0, "t", 0, 1))
+    explain(story, SETTLED, from_lsn=150)
+    explain(story, LEASED, SETTLED, from_lsn=100)
+    explain(story, SETTLED, archive_lsn=150, exists=False)
+    explain(story, is_whole=False)
+    assert found(story) == []
+
+
+def test_what_the_archive_had_it_keeps(story: Story) -> None:
+    story.history.published.append(Published(0, "t", 0, 1))
+    explain(story, LEASED, archive_lsn=150, exists=False)
+    explain(story, archive_lsn=500, exists=False)
+    assert ["missing in a later answer" in text for text in found(story)] == [True]
+
+
+def test_an_answer_with_events_of_the_archive_has_all(story: Story) -> None:
+    """Whatever the broker has let go of the journal."""
+    lease(story)
+    story.history.published.append(Published(0, "t", 0, 1))
+    explain(story, from_lsn=150)
+    assert found(story) == []
+    explain(story, from_lsn=150, archive_lsn=500)
+    assert found(story) == [
+        "record 0 of t/0 in group g was leased (token 7), and no event tells it"
+    ]
