@@ -25,7 +25,7 @@ from brokerd.cli.bench.formats import (
     TargetSpec,
 )
 from brokerd.cli.bench.formats.blipmq import PollRole, PublishRole
-from brokerd.cli.bench.formats.roles import spread
+from brokerd.cli.bench.formats.roles import alike_answers, spread
 from brokerd.cli.bench.measure import Plan, measure, prepare
 from brokerd.cli.bench.scenarios import Role
 from brokerd.codecs import blipmq, flymq, mega, rustlog
@@ -142,6 +142,33 @@ def test_a_refusal_is_an_error_and_no_message(form: str, kind: str) -> None:
 
 
 @given(
+    st.sampled_from([one for one in PRODUCES if one[0] in REFUSALS]),
+    st.lists(st.booleans(), max_size=20),
+    CUTS,
+)
+def test_a_refusal_among_answers_is_counted_alone(
+    produces: tuple[str, str, bytes, int], accepted: list[bool], cuts: list[int]
+) -> None:
+    """Equal answers of a read are counted in one step, and only those."""
+    form, scenario, answer, messages = produces
+    role = role_of(form, scenario)
+    stream = b"".join(answer if one else REFUSALS[form] for one in accepted)
+    found, _ = feed(role, stream, cuts)
+    done = accepted.count(True)
+    assert (found, role.tally.errors) == (len(accepted), len(accepted) - done)
+    assert role.tally.produced == done * messages
+
+
+def test_answers_are_alike_if_their_heads_are() -> None:
+    """The rest of an answer, as its offset, may differ. Incomplete answers are left."""
+    answers = b"".join(mega.produced(1, 5, offset) for offset in (257, 7, 65536))
+    size = len(answers) // 3
+    assert alike_answers(answers, size, 5) == 3
+    assert alike_answers(answers + answers[: size - 1], size, 5) == 3
+    assert alike_answers(answers + mega.refused(1, 1) * 8, size, 5) == 1
+
+
+@given(
     st.sampled_from(FETCHES),
     st.lists(st.integers(0, RECORDS - 10), min_size=1, max_size=20),
     CUTS,
@@ -190,6 +217,10 @@ def test_a_publish_that_was_refused_does_not_count() -> None:
     nack = blipmq.encode(blipmq.Nack(1, 500, "no room"))
     assert feed(role, nack * 3 + PONG + PONG, [])[0] == 2
     assert (role.tally.produced, role.tally.errors) == (17, 3)
+    assert feed(role, nack + PONG * 3, [len(nack)])[0] == 3
+    assert (role.tally.produced, role.tally.errors) == (46, 4)
+    assert feed(role, PONG * 3, [5])[0] == 3
+    assert role.tally.produced == 76
 
 
 def test_a_message_counts_when_the_pong_behind_its_ack_is_there() -> None:

@@ -63,7 +63,10 @@ class FlymqFormat:
         if not self.consumes(target.scenario):
             return LoadTarget(target.topic)
         role = RepeatRole(
-            _produce(target.topic, target.size), fill_window(target.backlog), parse_produced
+            _produce(target.topic, target.size),
+            fill_window(target.backlog),
+            parse_produced,
+            _HEAD.size,
         )
         return LoadTarget(target.topic, records=pump(target, self.open, role))
 
@@ -87,7 +90,9 @@ class FlymqFormat:
 
     def role(self, spec: LoadSpec, number: int) -> Role:
         if not self.consumes(spec.scenario):
-            return RepeatRole(_produce(spec.topic, spec.size), spec.window, parse_produced)
+            return RepeatRole(
+                _produce(spec.topic, spec.size), spec.window, parse_produced, _HEAD.size
+            )
         starts = spread(number, spec.connections, spec.window, spec.records)
 
         def fetch(offset: int) -> bytes:

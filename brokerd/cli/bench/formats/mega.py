@@ -57,7 +57,10 @@ class MegaFormat:
         if not self.consumes(target.scenario):
             return LoadTarget(target.topic)
         role = RepeatRole(
-            _produce(target.topic, target.size), fill_window(target.backlog), parse_produced
+            _produce(target.topic, target.size),
+            fill_window(target.backlog),
+            parse_produced,
+            _FLAG_AT + 1,
         )
         return LoadTarget(target.topic, records=pump(target, self.open, role))
 
@@ -66,7 +69,9 @@ class MegaFormat:
 
     def role(self, spec: LoadSpec, number: int) -> Role:
         if not self.consumes(spec.scenario):
-            return RepeatRole(_produce(spec.topic, spec.size), spec.window, parse_produced)
+            return RepeatRole(
+                _produce(spec.topic, spec.size), spec.window, parse_produced, _FLAG_AT + 1
+            )
         starts = spread(number, spec.connections, spec.window, spec.records)
 
         def consume(offset: int) -> bytes:

@@ -34,14 +34,17 @@ class RepeatRole:
 
     :param template: the encoded request.
     :param window: requests in flight.
+    :param head_bytes: bytes at the begin of an answer that tell its size and whether it is an
+        error. Answers with the same ones are counted in one step.
     """
 
-    def __init__(self, template: bytes, window: int, parse: ParseAnswer) -> None:
+    def __init__(self, template: bytes, window: int, parse: ParseAnswer, head_bytes: int) -> None:
         self.tally = Tally()
         self._window = window
         self._size = len(template)
         self._block = memoryview(template * window)
         self._parse = parse
+        self._head_bytes = head_bytes
         self._stopped = False
 
     def first(self) -> tuple[bytes | memoryview, int]:
@@ -57,12 +60,26 @@ class RepeatRole:
             stop, messages, _ = answer
             if messages == REFUSED:
                 tally.refused(data[at:stop])
+                found, at = found + 1, stop
             else:
-                tally.produced += messages
-            found += 1
-            at = stop
+                count = 1 if found else alike_answers(data, stop, self._head_bytes)
+                tally.produced += messages * count
+                found, at = found + count, at + (stop - at) * count
         replies = 0 if self._stopped else found
         return Step(found, at, self._block[: replies * self._size], replies)
+
+
+def alike_answers(data: bytes, size: int, head_bytes: int) -> int:
+    """Return how many complete answers of ``size`` bytes begin with the bytes of the first.
+
+    Returns 1 if an answer of the data begins with other bytes.
+    """
+    count = len(data) // size
+    stop = count * size
+    for at in range(head_bytes):
+        if data[at:stop:size].count(data[at : at + 1]) < count:
+            return 1
+    return count
 
 
 class FollowRole:

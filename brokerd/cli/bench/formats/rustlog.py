@@ -63,7 +63,10 @@ class RustlogFormat:
             return LoadTarget(target.topic)
         template = _produce(target.topic, target.size, _FILL_BATCH)
         role = RepeatRole(
-            template, fill_window(target.backlog, _FILL_BATCH), parse_produced(_FILL_BATCH)
+            template,
+            fill_window(target.backlog, _FILL_BATCH),
+            parse_produced(_FILL_BATCH),
+            _LENGTH_TYPE.size,
         )
         return LoadTarget(target.topic, records=pump(target, self.open, role))
 
@@ -74,7 +77,7 @@ class RustlogFormat:
         if not self.consumes(spec.scenario):
             batch = spec.batch if spec.scenario == "produce-batch" else 1
             template = _produce(spec.topic, spec.size, batch)
-            return RepeatRole(template, spec.window, parse_produced(batch))
+            return RepeatRole(template, spec.window, parse_produced(batch), _LENGTH_TYPE.size)
         starts = spread(number, spec.connections, spec.window, spec.records)
 
         def fetch(offset: int) -> bytes:
