@@ -197,11 +197,14 @@ class TestRoundTrips:
 
     @pytest.mark.parametrize("size", [1, LARGE_BODY_BYTES])
     def test_a_large_body_has_the_same_bytes_in_parts(self, size: int) -> None:
-        columns = RecordColumns([b"v" * size, b"", b"w"], [b"k", None, b""], 0, [None, b"m", None])
-        body = encode_large_records(columns)
-        assert isinstance(body, bytes) == (size == 1)
-        assert len(body) == len(bytes(body))
-        assert bytes(body) == encode_records(columns)
+        value = b"v" * size
+        for values in [value, b"", b"w"], [value] * 3:
+            columns = RecordColumns(values, [b"k", None, b""], 0, [None, b"m", None])
+            body = encode_large_records(columns)
+            assert isinstance(body, bytes) == (size == 1)
+            assert len(body) == len(bytes(body))
+            assert bytes(body) == encode_records(columns)
+            assert decode_records(bytes(body), 3).values == values
 
     def test_the_batch_never_expires_if_one_record_never_does(self) -> None:
         body = encode_records(RecordColumns([b"", b""], expires_at_us=[5, 0]))

@@ -22,7 +22,7 @@ from brokerd.broker.context import Context
 from brokerd.broker.group_commit import ENTRY_OVERHEAD_BYTES, Congested
 from brokerd.broker.model.topics import Partition, Topic
 from brokerd.broker.records.append import RecordAppender
-from brokerd.broker.records.size import values_frame_bytes
+from brokerd.broker.records.size import RECORD_FRAME_BYTES
 from brokerd.broker.topic_admin import OWN_TOPIC_BYTES, TopicAdmin, check_topic_name
 from brokerd.errors import InvalidRequest, LimitExceeded
 
@@ -194,7 +194,7 @@ class Transactions:
         for number, name in enumerate(new):
             self._topics.check_new(name, partitions, number)
         try:
-            self._admit(parts, len(new), partitions)
+            self._admit(transaction, parts, len(new), partitions)
         except Congested:
             transaction.commit_waits = True
             raise
@@ -206,13 +206,16 @@ class Transactions:
         self._end(transaction, COMMITTED)
         return new
 
-    def _admit(self, parts: list[_Part], new_topics: int, partitions: int) -> None:
+    def _admit(
+        self, transaction: Transaction, parts: list[_Part], new_topics: int, partitions: int
+    ) -> None:
         """Check that the whole commit fits into one frame."""
         size = new_topics * (OWN_TOPIC_BYTES + ENTRY_OVERHEAD_BYTES)
+        size += transaction.held_bytes - OPEN_BYTES
         touched = 0
         for part in parts:
             count = len(part.values)
-            size += values_frame_bytes(part.values)
+            size -= count * (RECORD_BYTES - RECORD_FRAME_BYTES)
             touched += min(count, partitions if part.topic is None else len(part.topic.partitions))
         if parts:
             self._group_commit.admit(size, touched)

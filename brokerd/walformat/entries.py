@@ -51,13 +51,16 @@ class Entry(NamedTuple):
 
 
 class BodyParts:
-    """The parts of a large body. The writer of the frame joins them, in its own thread."""
+    """The parts of a large body. The writer of the frame joins them, in its own thread.
+
+    :param size: the bytes of all parts.
+    """
 
     __slots__ = ("_size", "parts")
 
-    def __init__(self, parts: list[bytes]) -> None:
+    def __init__(self, parts: list[bytes], size: int) -> None:
         self.parts = parts
-        self._size = sum(map(len, parts))
+        self._size = size
 
     def __len__(self) -> int:
         return self._size

@@ -22,6 +22,8 @@ RECORDS_HEADER_BYTES = 88
 BATCH_RECORDS_MAX = 1 << 20
 
 _RECORDS = struct.Struct("<IIIIq i4x I4x q q q B7x B7x i4x")
+_VALUES_BYTES = struct.Struct("<12xI")
+"""The bytes of all values, in this header."""
 _PLAIN_KINDS = CONSTANT << 4 | CONSTANT << 8 | CONSTANT << 20 | CONSTANT << 24
 """Columns of a record without key, producer time, expiry and metadata."""
 _PLAIN_TIMED_KINDS = _PLAIN_KINDS | CONSTANT << 12
@@ -115,9 +117,10 @@ def encode_plain_record(
 def encode_large_records(columns: RecordColumns) -> bytes | BodyParts:
     """Encode a body as `encode_records` does, without a copy of the values if it is large."""
     parts = _encode_columns(columns)
+    (values_bytes,) = _VALUES_BYTES.unpack_from(parts[0])
+    size = values_bytes + sum(map(len, parts))
     parts += columns.values
-    body = BodyParts(parts)
-    return body if len(body) >= LARGE_BODY_BYTES else bytes(body)
+    return BodyParts(parts, size) if size >= LARGE_BODY_BYTES else b"".join(parts)
 
 
 def _encode_columns(columns: RecordColumns) -> list[bytes]:
@@ -156,7 +159,7 @@ def _encode_columns(columns: RecordColumns) -> list[bytes]:
             kinds,
             len(all_metadata),
             len(all_keys),
-            sum(value_lengths),
+            value_constant * rows if value_kind == CONSTANT else sum(value_lengths),
             expiry_max,
             key_constant,
             value_constant,
