@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
 from brokerd.archive.contract.bounds import Bounds, DamagedPlace, PartitionBounds, TopicBounds
+from brokerd.archive.journal import sealed
 from brokerd.archive.journal.segment_list import Stop, end_of_log, sealed_segments
 from brokerd.archive.journal.topics import new_topics
 from brokerd.walformat import Entry, EntryKind
@@ -196,6 +198,34 @@ def test_the_log_is_known_to_reach_its_last_segment(tmp_path: Path) -> None:
     paths = log(tmp_path)
     assert end_of_log(tmp_path, bounds(5)) == lsn_of(paths[3])
     assert end_of_log(tmp_path, bounds(1 << 40)) == 1 << 40
+
+
+def test_the_log_is_known_to_reach_the_end_of_its_deleted_segments(tmp_path: Path) -> None:
+    paths = log(tmp_path)
+    end = lsn_of(paths[3])
+    (tmp_path / f"{lsn_of(paths[0]):020}-{end:020}.deleted").touch()
+    for path in paths:
+        path.unlink()
+    assert end_of_log(tmp_path, bounds(5)) == end
+
+
+def test_a_segment_may_be_sealed_while_it_is_opened(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The broker cuts off the space that it allocated, and writes the index after that."""
+    path = log(tmp_path, segments=1)[0]
+    size = path.stat().st_size
+    with path.open("ab") as file:
+        file.write(bytes(10_000))
+    real = sealed.open_regular
+
+    def sealing(opened: Path) -> int:
+        if opened.suffix == ".idx":
+            os.truncate(path, size)
+        return real(opened)
+
+    monkeypatch.setattr(sealed, "open_regular", sealing)
+    assert sealed.open_sealed(path).end_lsn == size
 
 
 def test_names_of_topics_made_after_the_bounds_are_read_from_the_log(tmp_path: Path) -> None:

@@ -161,7 +161,8 @@ class Log:
             path.with_suffix(".later").rename(path.with_suffix(".idx"))
         self.without_index.clear()
 
-    def _end(self) -> int:
+    def end_lsn(self) -> int:
+        """Return the end of the log."""
         last = max(self.wal.glob("*.wal"), default=None)
         if last is None or last.with_suffix(".idx").exists():
             return self.log.first_lsn
@@ -186,7 +187,7 @@ class Log:
             )
             for topic_id, name in self.names.items()
         ]
-        end = self._end()
+        end = self.end_lsn()
         return Bounds(LOG_ID, end, self.log.time_us, True, self.next_topic_id, topics, self.damage)
 
     def publish(self) -> None:

@@ -416,6 +416,27 @@ def test_files_taken_into_the_archive_and_deleted_meanwhile_are_read_from_it(
     assert len(done) == 2, "looked at again"
 
 
+def test_all_may_be_archived_and_deleted_after_the_bounds_were_read(
+    log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The archive then reaches farther than the bounds, and no file tells how far the log does."""
+    topic_id = log.create("one")
+    _rolled_up(log)
+    real = log_snapshot.read_pin
+
+    def meanwhile(root: Path) -> object:
+        log.append(topic_id, 0, b"b")
+        log.seal()
+        log.publish()
+        log.roll_up()
+        log.delete_archived()
+        monkeypatch.undo()
+        return real(root)
+
+    monkeypatch.setattr(log_snapshot, "read_pin", meanwhile)
+    assert log.read() == log.expected()
+
+
 def test_bounds_may_be_older_than_the_archive(log: Log) -> None:
     """A job that began later has taken what the broker said nothing of when they were read."""
     topic_id = log.create("one")

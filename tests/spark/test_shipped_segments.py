@@ -14,6 +14,7 @@ from brokerd.archive.journal.sealed import Segment, open_sealed
 from brokerd.archive.storage.store import open_store
 from brokerd.errors import BrokerdError
 from brokerd.spark.location import Location
+from brokerd.spark.plan import log_snapshot
 from brokerd.spark.plan.log_end import batch_end, log_end
 from tests.archive.making import HEADERS
 from tests.spark.logs import Log, rows_of
@@ -96,6 +97,22 @@ def test_copies_that_went_since_the_plan_are_read_from_the_archive(log: Log) -> 
     log.roll_up()
     delete_copies(open_store(log.root), log.archived_lsn())
     assert rows_of(found) == log.expected()
+
+
+def test_copies_that_go_after_the_archive_was_read_are_read_from_it(
+    log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are listed first, so the snapshot is taken again. Nothing else tells of them."""
+    real = log_snapshot.read_archive
+
+    def meanwhile(*arguments: str) -> object:
+        found = real(*arguments)
+        log.roll_up()
+        delete_copies(open_store(log.root), log.archived_lsn())
+        return found
+
+    monkeypatch.setattr(log_snapshot, "read_archive", meanwhile)
+    assert log.read() == log.expected()
 
 
 def test_a_damaged_copy_is_an_error_that_names_it(log: Log) -> None:

@@ -170,10 +170,11 @@ def open_sealed(path: str | Path) -> SealedSegment:
     path = Path(path)
     with open(open_regular(path), "rb") as file:
         header = read_header(file.fileno(), path)
+        with open(open_regular(path.with_suffix(".idx")), "rb") as index_file:
+            data = index_file.read()
+        # The size comes last: the broker truncates the file before it writes the index.
         size = os.fstat(file.fileno()).st_size
     end_lsn = header.first_lsn + size
-    with open(open_regular(path.with_suffix(".idx")), "rb") as file:
-        data = file.read()
     try:
         index = FileIndex(data, header.segment_id, header.first_lsn, end_lsn)
     except UnsupportedFormat as error:

@@ -93,12 +93,15 @@ def first_lsns(wal: Path) -> list[int]:
 def end_of_log(wal: Path, bounds: Bounds) -> int:
     """Return an LSN that the log has certainly reached. Raises OSError.
 
-    The broker may have stopped between sealing the last segment and writing the bounds.
+    The broker may have stopped between sealing the last segment and writing the bounds. It may
+    have deleted segments since the bounds were read.
     """
     segments = first_lsns(wal)
+    # The gaps are read after the list, because the broker records a deletion before it deletes.
+    end_lsn = max([bounds.lsn, *(end for _, end in _deleted_lsns(wal))])
     if not segments:
-        return bounds.lsn
-    end_lsn = max(bounds.lsn, segments[-1])
+        return end_lsn
+    end_lsn = max(end_lsn, segments[-1])
     with suppress(FileNotFoundError, DamagedSegment, NewerFormat):  # without an index: not sealed
         end_lsn = max(end_lsn, open_sealed(wal / f"{segments[-1]:020d}.wal").end_lsn)
     return end_lsn

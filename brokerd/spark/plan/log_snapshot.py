@@ -4,6 +4,9 @@
 The archive is read before the journal. Records below the LSN of the archive's version come from the
 archive, later records from the journal. If the broker deletes a journal file in between, a newer
 version of the archive has the file, or its records were removed. Then the snapshot is taken again.
+
+Copies of journal files beside an archive alone leave no record of their deletion. They are listed
+before the archive is read: it has the records of each copy that is missing later.
 """
 
 from __future__ import annotations
@@ -39,7 +42,7 @@ from brokerd.spark.location import STATE, WAL, BadLocation, Location
 from brokerd.spark.plan.archive_files import ArchiveVersion, read_archive, read_archive_log_id
 from brokerd.spark.plan.end_proofs import EndProof, broken_proof, read_end_proofs
 from brokerd.spark.plan.journal import Journal, UnreadableJournal, read_journal
-from brokerd.spark.plan.shipped_segments import list_shipped_segments
+from brokerd.spark.plan.shipped_segments import list_copies, open_copies
 from brokerd.spark.plan.topic_state import TopicState
 
 TRIES = 8
@@ -210,13 +213,14 @@ def _snapshot_archive(location: Location) -> LogSnapshot:
         raise DamagedData(
             f"{root / FILE_NAME} is damaged: {error}; run brokerd-rollup, which writes it again"
         ) from None
+    copies = list_copies(location.archive)
     archive = None if bounds is None else read_archive(location.archive, bounds.log_id)
     if bounds is None or archive is None:
         raise BadLocation(
             f"{location.archive} is not an archive: it lacks {RECORDS.name}/{COMMITS}/, which "
             "brokerd-rollup creates"
         )
-    files = list(list_shipped_segments(location.archive, archive.records_lsn, bounds.lsn))
+    files = list(open_copies(location.archive, copies, archive.records_lsn, bounds.lsn))
     end_lsn = files[-1].end_lsn if files else archive.records_lsn
     journal = Journal(files, [], end_lsn, {}, ())
     return LogSnapshot(bounds.log_id, bounds, TopicState(bounds), archive, journal, False)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import re
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from brokerd.archive.journal.copies import PIECE_BYTES, WAL
 from brokerd.archive.journal.frame_scan import JournalFile, open_journal
@@ -33,18 +33,34 @@ from brokerd.walformat.index import INDEX_HEADER_BYTES, FileIndex, decode_index_
 _NAME = re.compile(r"([0-9]{20})-([0-9a-f]{32})\.idx")
 
 
-def list_shipped_segments(address: str, lsn: int, end_lsn: int) -> Iterator[SegmentFile]:
+Copies = Mapping[int, str]
+"""The names of the indexes of copies, by the first LSN."""
+
+
+def list_copies(address: str) -> Copies:
+    """List the copies beside an archive, before reading the archive.
+
+    The rollup deletes a copy once the archive has its records. So the archive, read later, has the
+    records of each copy that is missing by then.
+
+    :raises ArchiveUnavailable: the archive cannot be read.
+    """
+    names = open_store(place_of(address)).names(WAL)
+    matches = (_NAME.fullmatch(name) for name in names)
+    return {int(match[1]): match[0] for match in matches if match is not None}
+
+
+def open_copies(address: str, copies: Copies, lsn: int, end_lsn: int) -> Iterator[SegmentFile]:
     """Yield the copies that follow an LSN without a gap and end at ``end_lsn`` or before.
 
-    :raises FileNotFoundError: a copy was deleted during the iteration.
+    :raises FileNotFoundError: a copy was deleted since the list.
     :raises ArchiveUnavailable: the archive cannot be read.
     """
     place = place_of(address)
     store = open_store(place)
-    names = (_NAME.fullmatch(name) for name in store.names(WAL))
-    copies = {int(name[1]): name for name in names if name is not None}
     while lsn in copies:
-        index, segment_id = copies[lsn][0], bytes.fromhex(copies[lsn][2])
+        index = copies[lsn]
+        segment_id = bytes.fromhex(index.removesuffix(".idx").partition("-")[2])
         ((data),) = store.read_ranges(f"{WAL}/{index}", [(0, INDEX_HEADER_BYTES)])
         path = place / WAL / index.replace(".idx", ".wal")
         try:
