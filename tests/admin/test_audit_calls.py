@@ -7,7 +7,9 @@ from typing import Any
 import pytest
 
 from brokerd.broker import BrokerSettings
+from brokerd.security import ADMIN, READ, WRITE
 from tests.admin.caller import Caller
+from tests.guards import Given, GuardOf
 from tests.house import House
 
 
@@ -110,3 +112,41 @@ def test_the_trail_itself_cannot_be_written_or_deleted(caller: Caller) -> None:
     ]
     assert all(status in (400, 403) for status, _ in answers), answers
     assert len(ask(caller)["events"]) == 3
+
+
+GROUP = "/topics/t/groups/g"
+CHANGES = [
+    ("POST", "/topics", {"name": "u"}, "topic.create", "u"),
+    ("PATCH", "/topics/t/settings", {"ttl_seconds": 60}, "topic.configure", "t"),
+    ("POST", "/topics/t/trim", {"offset": 0}, "topic.trim", "t"),
+    ("DELETE", "/topics/t", None, "topic.delete", "t"),
+    ("PATCH", f"{GROUP}/settings", {"max_attempts": 3}, "group.configure", "t/g"),
+    ("POST", f"{GROUP}/pause", {}, "group.pause", "t/g"),
+    ("POST", f"{GROUP}/resume", None, "group.resume", "t/g"),
+    ("POST", f"{GROUP}/seek", {"to": "start"}, "group.seek", "t/g"),
+    ("POST", f"{GROUP}/seek", {"to_time": "2026-01-01T00:00:00Z"}, "group.seek", "t/g"),
+    ("DELETE", GROUP, None, "group.delete", "t/g"),
+    ("POST", f"{GROUP}/leases/release", {"client": "c"}, "group.release", "t/g"),
+    ("POST", f"{GROUP}/dead-letters/replay", {}, "dlq.replay", "t/g"),
+    ("POST", f"{GROUP}/dead-letters/purge", {}, "dlq.purge", "t/g"),
+    ("POST", "/clock/set", None, "clock.set", ""),
+]
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "kind", "resource"), CHANGES, ids=[f"{c[0]} {c[1]}" for c in CHANGES]
+)
+def test_each_change_has_one_event_with_its_principal(
+    method: str, path: str, body: Any, kind: str, resource: str
+) -> None:
+    house = House(settings=BrokerSettings(audit_keep_us=86_400_000_000))
+    caller = Caller(house, GuardOf(Given("ann", ADMIN | READ | WRITE)))
+    caller.post("/topics", {"name": "t"})
+    caller.post(f"{GROUP}/pause", {"create": True})
+    status, answer = caller.call(method, path, body)
+    assert status in (200, 201), answer
+    newest = ask(caller)["events"]
+    assert len(newest) == 3
+    assert [newest[0][name] for name in ("type", "resource", "user", "result")] == [
+        *(kind, resource, "ann", "success")
+    ]

@@ -6,6 +6,52 @@ from __future__ import annotations
 from .bug import Bug, bug
 
 BUGS: tuple[Bug, ...] = (
+    # -- the audit trail -----------------------------------------------------------------------
+    bug(
+        "audit-event-without-a-principal",
+        "the audit event of a change by the admin API does not say who made it",
+        "admin/http/routing.py",
+        (
+            "        actor = self.access.actor\n",
+            "        actor = self.access.actor._replace(user='')\n",
+        ),
+        tests="admin/test_audit_calls.py",
+    ),
+    bug(
+        "audit-page-skips-an-event",
+        "the next page of an audit search begins an event too late",
+        "broker/security/audit_search.py",
+        (
+            "next_before = self._events[-1].event_id",
+            "next_before = self._events[-1].event_id - 1",
+        ),
+        tests="broker/test_audit.py",
+    ),
+    bug(
+        "resumed-without-an-event",
+        "the resumption of a group has no audit event",
+        "admin/http/routing.py",
+        (
+            "            self.broker, lambda: self.broker.audit.carry_out(",
+            "            self.broker, change if kind is EventType.GROUP_RESUMED else "
+            "lambda: self.broker.audit.carry_out(",
+        ),
+        tests="admin/test_audit_calls.py",
+    ),
+    bug(
+        "refused-change-has-an-event",
+        "a change that is refused has an audit event, too",
+        "broker/security/audit.py",
+        (
+            "            result = change()\n",
+            "            try:\n"
+            "                result = change()\n"
+            "            finally:\n"
+            "                self._append(audit_event)\n"
+            "            return result\n",
+        ),
+        tests="broker/test_audit.py",
+    ),
     # -- administration ------------------------------------------------------------------------
     bug(
         "revoked-key-goes-on",
