@@ -72,6 +72,8 @@ class Network:
         """Open links, in the order of `connect`."""
         self.connected: list[Connected] = []
         """The connections that reached a broker, in this order."""
+        self.open: list[Connected] = []
+        """Those that the latest boot has accepted, without most of the lost ones."""
         self._count = 0
 
     def connect(self, name: str, service: Callable[[], Service | None] | None = None) -> Link:
@@ -241,20 +243,22 @@ class Link:
             self._deliver_up()
 
     def _note_connected(self, boot: int, is_refused: bool) -> None:
-        now_us, others = self._world.now_us, self._network.connected
-        others_open = sum(
-            each.boot == boot and each.lost_us == NEVER and not each.is_refused for each in others
-        )
+        now_us, network = self._world.now_us, self._network
+        network.open = [
+            each for each in network.open if each.boot == boot and each.lost_us == NEVER
+        ]
         self.connected = Connected(
             client=self.client,
             boot=boot,
             opened_us=now_us,
-            others=others_open,
+            others=len(network.open),
             is_refused=is_refused,
             last_us=now_us,
             is_unfinished=self.sends_part_of_frame,
         )
-        self._network.connected.append(self.connected)
+        network.connected.append(self.connected)
+        if not is_refused:
+            network.open.append(self.connected)
 
     def _deliver_up(self) -> None:
         transport = self._transport
