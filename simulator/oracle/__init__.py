@@ -79,14 +79,15 @@ def check(history: History) -> list[Violation]:
 def judge(history: History) -> Judgement:
     """Return the violations and the number of undecided records."""
     history = replace(history, operations=[op for op in history.operations if _arrived(op)])
-    registry = check_registry(history, Lives(history))
-    late = list(check_transaction_times(history, Lives(history)))
-    late += check_limits(history, Lives(history))
-    late += check_audit_trail(history, Lives(history))
-    history = spread_transactions(history)
-    whole = history
-    found = [*check_boots(history, Lives(history)), *check_answers(history), *late]
-    history = split_topics(history, Lives(history))
+    lives = Lives(history)
+    registry = check_registry(history, lives)
+    late = list(check_transaction_times(history, lives))
+    late += check_limits(history, lives)
+    late += check_audit_trail(history, lives)
+    whole = spread_transactions(history)
+    whole_lives = Lives(whole)
+    found = [*check_boots(whole, whole_lives), *check_answers(whole), *late]
+    history = split_topics(whole, whole_lives)
     history, disagreements = merge_resends(history)
     found += disagreements
     lives = Lives(history)
@@ -96,7 +97,7 @@ def judge(history: History) -> Judgement:
     found += records.violations
     found += _check_records(records, lives)
     found += removal.check()
-    found += check_topics(whole, Lives(whole), registry.permissions)
+    found += check_topics(whole, whole_lives, registry.permissions)
     found += registry.violations
     offsets = Offsets(history, lives, records)
     found += offsets.check()
@@ -120,7 +121,7 @@ def judge(history: History) -> Judgement:
         found += check_key_order(history.rules, lives, records, removal, group_partition)
         found += views.check(group_partition)
     if not records.damaged:
-        found += check_holds(whole, Lives(whole))
+        found += check_holds(whole, whole_lives)
     found += check_bounds(whole, lives, records, removal, group_partitions)
     found += check_explanations(history, lives, records, group_partitions)
     found += Audit(history, lives, records, removal, group_partitions).check()

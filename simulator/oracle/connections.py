@@ -143,7 +143,8 @@ def _check_overdue(history: History, one: Connected, end_us: int) -> Iterator[Vi
         until_us = min(until_us, one.held_us)
     late_us = SWEEP_US + SLACK_US
     is_half = one.is_unfinished and one.arrived_us != NEVER and _is_of_listener(history, one)
-    is_known = one.client not in history.vandals and not _waits(history, one, until_us)
+    is_idle = rules.idle_us and until_us > one.last_us + rules.idle_us + late_us
+    is_known = is_idle and one.client not in history.vandals and not _waits(history, one, until_us)
     times = (
         (rules.first_byte_us, one.opened_us, one.first_us == NEVER, "sent no byte"),
         (rules.unfinished_us, one.arrived_us, is_half, "did not finish a frame"),

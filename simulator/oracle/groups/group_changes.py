@@ -60,6 +60,7 @@ class Changes:
             for op in operations
             if isinstance(op, Configure | DeleteGroup)
         ]
+        self._resets = any(isinstance(op, Seek | Replay | DeleteGroup) for op in operations)
 
     def of(
         self, record: Record, owners: set[str], is_of: Callable[[Operation], bool]
@@ -70,7 +71,7 @@ class Changes:
         """
         stored = record.stored
         before = [change for change in self._rules if change[0].is_before(stored)]
-        changed = RecordChange(possible(self._begin, before, stored), [], [], self._resets(record))
+        changed = RecordChange(possible(self._begin, before, stored), [], [], self._resets)
         for op in self._operations:
             span = self._lives.span(op)
             if span.is_before(stored) or not is_of(op):
@@ -87,9 +88,6 @@ class Changes:
             events.append(Event(span, step, op, revives=not isinstance(op, Release)))
         self._add_removal(record, changed)
         return changed
-
-    def _resets(self, record: Record) -> bool:
-        return any(isinstance(op, Seek | Replay | DeleteGroup) for op in self._operations)
 
     def _step(self, op: GroupChange, record: Record, owners: set[str]) -> Step | None:
         """Return the step of the record for a change; None if it has no effect."""

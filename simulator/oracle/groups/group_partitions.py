@@ -136,6 +136,9 @@ class GroupPartitionJudge:
         self._lives = lives
         self._records = records
         self._group_partition = group_partition
+        self._owners = {op.client for op in group_partition.acquires}
+        self._grants_max = len(group_partition.unanswered)
+        self._alters = group_partition.alters
         self._hidden = hidden_grants(self._model, lives, group_partition.unanswered)
         drained = group_partition.last_acquire(history.audit_us)
         self._nothing_left = drained if drained is not None and not drained.deliveries else None
@@ -194,7 +197,7 @@ class GroupPartitionJudge:
         certain += self._seen(record)
         if not certain:
             return
-        changed = self._changes.of(record, {op.client for op in group_partition.acquires}, ours)
+        changed = self._changes.of(record, self._owners, ours)
         certain += changed.certain
         uncertain += changed.uncertain
         certain += self._crossed(record, certain)
@@ -205,7 +208,7 @@ class GroupPartitionJudge:
                 certain,
                 uncertain,
                 self._hidden,
-                grants_max=len(group_partition.unanswered),
+                grants_max=self._grants_max,
                 counts_anew=loses or changed.resets,
                 loses=loses,
             )
@@ -229,7 +232,7 @@ class GroupPartitionJudge:
             len(sights) != 1
             or place in group_partition.extends
             or place in self._lettered
-            or group_partition.alters
+            or self._alters
         ):
             return False
         acquire, delivery = sights[0]

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from simulator.history.operations import Operation
 from simulator.oracle.groups.lease_model import Refusal, State, Status, Step
-from simulator.oracle.timeline.spans import Crossing, Span
+from simulator.oracle.timeline.spans import EVER_US, Crossing, Span
 
 NODES_MAX = 4_000
 """The most steps of a search. Beyond them nothing is said about the record."""
@@ -139,9 +139,11 @@ class _Search:
             node = self._stack.pop()
             if node.done == self._all:
                 return None
-            if node in self._seen:
-                continue
-            self._seen.add(node)
+            # While there is one order only, no other order can have led to this node.
+            if self._stack or self._seen:
+                if node in self._seen:
+                    continue
+                self._seen.add(node)
             self._budget.left -= 1
             if self._budget.left < 0:
                 return TooManyOrders(NODES_MAX)
@@ -155,19 +157,27 @@ class _Search:
     def _try_certain(self, node: _Node) -> None:
         """Push each event that may come next; the likeliest is pushed last."""
         spans, done = self._spans, node.done
-        waiting = [index for index in range(len(spans)) if not done >> index & 1]
-        first_end_us = min([spans[index].last_us for index in waiting])
-        for index in reversed(waiting):
+        # The events are in the order of their begin: those after the first gap cannot be next.
+        next_ones = []
+        first_end_us = EVER_US
+        first_waiting = (~done & done + 1).bit_length() - 1
+        for index in range(first_waiting, len(spans)):
+            if done >> index & 1:
+                continue
             span = spans[index]
             if span.first_us > first_end_us:
-                continue
+                break
+            first_end_us = min(first_end_us, span.last_us)
+            next_ones.append(index)
+        for index in reversed(next_ones):
             event = self._certain[index]
-            if node.state.clock_us > span.last_us:
+            if node.state.clock_us > spans[index].last_us:
                 refusal = Refusal("P3-order", "it was answered before what must have come first")
                 self._refused(node, event, refusal)
                 continue
+            after_done = done | 1 << index
             for state, trail in self._after(node, event):
-                self._stack.append(_Node(done | 1 << index, node.used, node.hidden, state, trail))
+                self._stack.append(_Node(after_done, node.used, node.hidden, state, trail))
 
     def _after(self, node: _Node, event: Event) -> list[tuple[State, tuple[State, ...]]]:
         if not self._loses:

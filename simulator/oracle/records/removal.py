@@ -194,22 +194,30 @@ class Removal:
         """Return the violations of start offsets, retention and expiry."""
         if self._records.damaged or self._lives.any_loss:
             return
+        sights: dict[tuple[str, int], list[tuple[Record, Shown]]] = defaultdict(list)
+        for record in self._records:
+            sights[record.topic, record.place.partition] += (
+                (record, sight.acquire) for sight in record.sights
+            )
         for (topic, partition), tolds in self._told.items():
-            yield from self._check_falling(topic, partition, tolds)
+            yield from self._check_falling(topic, partition, tolds, sights[topic, partition])
         for record in self._records:
             yield from self._check_expired(record)
             yield from self._check_kept(record)
 
     def _check_falling(
-        self, topic: str, partition: int, tolds: list[ReportedStart]
+        self,
+        topic: str,
+        partition: int,
+        tolds: list[ReportedStart],
+        sights: list[tuple[Record, Shown]],
     ) -> Iterator[Violation]:
         """P2: check that a start offset never goes down and nothing below it is delivered."""
         for (before, earlier), (after, later) in falling((t.span, t.start, t) for t in tolds):
             text = f"{topic}/{partition} starts at {after}, and did at {before}"
             yield violation("P2-start", text, earlier.operation, later.operation)
-        for record in self._records.of_topic.get(topic, ()):
-            for sight in record.sights if record.place.partition == partition else ():
-                yield from self._check_above(record, sight.acquire, tolds)
+        for record, acquire in sights if any(told.start for told in tolds) else ():
+            yield from self._check_above(record, acquire, tolds)
 
     def _check_above(
         self, record: Record, acquire: Shown, tolds: list[ReportedStart]
