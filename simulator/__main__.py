@@ -31,6 +31,8 @@ from simulator.shrink import shrink
 CHUNK = 8
 """Seeds of one task of a process."""
 SHRINK_RUNS = 300
+GARBAGE_OBJECTS = 200_000
+"""New objects until Python looks for cycles of garbage during a run: tens of megabytes."""
 PYTHON = os.path.relpath(sys.executable)
 VIOLATIONS_SHOWN = 20
 PROGRESS_SEEDS = 1_000
@@ -50,9 +52,11 @@ def prepare() -> None:
     keep_no_log()
     import simulator.archive.files  # noqa: F401 - with pyarrow and deltalake, for later runs
 
-    # Every run ends with a collection. It need not visit the objects of all modules again.
+    # Every run ends with a collection. It need not visit the objects of all modules again. The
+    # objects of a run live until its end, so collections on the way would find next to nothing.
     gc.collect()
     gc.freeze()
+    gc.set_threshold(GARBAGE_OBJECTS)
 
 
 def keep_no_log() -> None:
