@@ -185,6 +185,25 @@ def test_a_broker_whose_sync_fails_ends() -> None:
     room.boot()
 
 
+def test_a_stop_that_fails_began_as_a_stop() -> None:
+    """The record says when the broker began to stop, not when its last commit failed."""
+    room = Room()
+    room.boot()
+    assert room.ask(produce(0)) == mm.Produced(0)
+    room.pass_us(1_000_000)  # until the segment allocated ahead is there
+    room.disk.fail("sync", 1, errno.EIO)
+    syncs = room.disk.calls["sync"]
+    link = room.network.connect("client")
+    link.send(mm.encode_request(produce(1)))
+    room.run(lambda: room.disk.calls["sync"] > syncs)
+    begun_us = room.world.now_us
+    room.machine.stop()
+    room.pass_us(60_000_000)
+    assert room.ends == ["failed"]
+    boot = room.machine.boots[0]
+    assert boot.stopping_us == begun_us < boot.ended_us
+
+
 def test_a_broker_that_cannot_read_refuses_to_start() -> None:
     """And the machine may try again."""
     room = Room()
