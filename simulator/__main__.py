@@ -13,10 +13,10 @@ import gc
 import os
 import sys
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterable, Iterator
-from concurrent.futures import ProcessPoolExecutor
-from itertools import count, islice
+from concurrent.futures import Future, ProcessPoolExecutor
+from itertools import count
 from pathlib import Path
 from typing import NamedTuple
 
@@ -28,8 +28,8 @@ from simulator.plan import Plan
 from simulator.run import Result, run
 from simulator.shrink import shrink
 
-CHUNK = 8
-"""Seeds of one task of a process."""
+AHEAD_SEEDS = 64
+"""Seeds that each process may be ahead of the oldest one that still runs."""
 SHRINK_RUNS = 300
 GARBAGE_OBJECTS = 200_000
 """New objects until Python looks for cycles of garbage during a run: tens of megabytes."""
@@ -81,11 +81,18 @@ def outcomes(seeds: Iterable[int], jobs: int) -> Iterator[Outcome]:
         prepare()
         yield from map(outcome_of, seeds)
         return
-    remaining = iter(seeds)
     with ProcessPoolExecutor(jobs, initializer=prepare) as pool:
-        # Map takes all its arguments at once, and the seeds may be endless.
-        while batch := list(islice(remaining, CHUNK * jobs * 4)):
-            yield from pool.map(outcome_of, batch, chunksize=CHUNK)
+        # The seeds may be endless, and a slow one must not keep the other processes waiting.
+        pending: deque[Future[Outcome]] = deque()
+        try:
+            for seed in seeds:
+                pending.append(pool.submit(outcome_of, seed))
+                if len(pending) == jobs * AHEAD_SEEDS:
+                    yield pending.popleft().result()
+            while pending:
+                yield pending.popleft().result()
+        finally:
+            pool.shutdown(cancel_futures=True)
 
 
 def seed_range(text: str) -> range:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +19,12 @@ SEED = 1_000_001
 
 
 @pytest.fixture(autouse=True)
-def log(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tests share one process, and its log belongs to all of them."""
+def log(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Tests share one process, and its log and its garbage collector belong to all of them."""
     monkeypatch.setattr(sim, "keep_no_log", lambda: None)
+    threshold = gc.get_threshold()
+    yield
+    gc.set_threshold(*threshold)
 
 
 def test_seeds_are_run_and_counted(capsys: pytest.CaptureFixture[str]) -> None:
@@ -34,6 +39,16 @@ def test_jobs_say_the_same_as_one_process() -> None:
     """In the order of the seeds."""
     seeds = range(SEED - 1, SEED + 1)
     assert list(sim.outcomes(seeds, 2)) == list(sim.outcomes(seeds, 1))
+
+
+def test_endless_seeds_are_taken_as_they_are_needed() -> None:
+    """Also with several processes, which may be ahead of a slow seed."""
+
+    def endless() -> Iterator[int]:
+        yield from range(SEED, SEED + 2 * sim.AHEAD_SEEDS)
+        pytest.fail("a seed is taken far ahead of the first one")
+
+    assert next(sim.outcomes(endless(), 2)).seed == SEED
 
 
 def test_a_replay_prints_the_trace_and_its_digest(capsys: pytest.CaptureFixture[str]) -> None:
