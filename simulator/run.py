@@ -13,8 +13,8 @@ import gc
 import random
 import traceback
 from collections import Counter
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import cast
@@ -50,6 +50,7 @@ from simulator.machine.bare import STATE_DIR, WAL_DIR
 from simulator.machine.disk import CrashModel, PowerLost, SimDisk
 from simulator.machine.machine import BOUNDS, MAMAMIA, Machine
 from simulator.machine.network import Network
+from simulator.machine.passwords import quick_passwords
 from simulator.machine.world import World
 from simulator.oracle import Violation
 from simulator.plan import Plan, Rollup, Settings
@@ -262,9 +263,12 @@ class _Run:
         machine.on_end = self._ended
         machine.on_bounds = self._published
 
-    def simulated(self) -> AbstractContextManager[None]:
+    @contextmanager
+    def simulated(self) -> Iterator[None]:
         """Return the context of the whole run."""
-        return nullcontext() if self._archive is None else self._archive.simulated()
+        archive = nullcontext() if self._archive is None else self._archive.simulated()
+        with quick_passwords(), archive:
+            yield
 
     def result(self) -> Result:
         logged = cast(ILogObserver, self._logged)

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from brokerd.security.passwords import NOBODYS_HASH, hash_password, verify_password
 from simulator.clients.credentials import WRONG, Credentials
 from simulator.draw import generate
 from simulator.history.operations import Boot, History, Message, Operation, Produce
@@ -19,6 +20,7 @@ from simulator.history.registry import (
     RevokeKey,
     WireLogIn,
 )
+from simulator.machine.passwords import quick_passwords
 from simulator.oracle.registry import check_registry
 from simulator.oracle.timeline.spans import Lives
 from simulator.plan import ClientPlan, Drop, Plan, Settings, Topic, WireFormat
@@ -220,3 +222,20 @@ def test_clients_log_in_where_security_is_on_and_the_format_has_logins() -> None
         assert plan.settings.principal
         assert plan.clients[-1].has_passwords
         assert {c.format for c in plan.clients if c.login} <= {"flymq", "blipmq"}
+
+
+def test_the_hash_of_a_run_has_the_size_of_a_real_one() -> None:
+    """Entries of the log keep their sizes, and only the right password matches."""
+    salt = bytes(range(16))
+    real = hash_password("secret", salt)
+    with quick_passwords():
+        quick = hash_password("secret", salt)
+        assert verify_password(quick, "secret")
+        assert not verify_password(quick, "Secret")
+        assert not verify_password(real, "secret")
+        assert not verify_password(NOBODYS_HASH, "secret")
+        assert hash_password("secret", bytes(16)) != quick
+    assert quick != real
+    assert len(quick) == len(real)
+    assert quick.split("$")[:-1] == real.split("$")[:-1]
+    assert hash_password("secret", salt) == real
