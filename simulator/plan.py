@@ -359,6 +359,8 @@ class ClientPlan(Part, frozen=True, kw_only=True):
     """Of a registrar: the highest quota of Mamamia's listener, in requests a second; 0: none."""
     quota_bytes_max: int = 0
     """The same in bytes of produces a second, above 1,000; 0: none. It needs the other one."""
+    quota_answers_max: int = 0
+    """The same in bytes of answers a second, above 100; 0: none. It needs the first one."""
     quota_connections_max: int = 0
     """Of a registrar: the highest quota of connections of Mamamia's listener; 0: none."""
     has_passwords: bool = False

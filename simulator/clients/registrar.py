@@ -12,6 +12,7 @@ from random import Random
 from typing import ClassVar
 
 from brokerd.security.access import Access
+from brokerd.security.quotas import Quota
 from simulator.clients import registry_calls
 from simulator.clients.credentials import Credentials
 from simulator.clients.direct import Asker
@@ -285,7 +286,12 @@ class Registrar:
         connections = 0
         if (kind, name) == LISTENER_QUOTA and self.plan.quota_connections_max:
             connections = self._chance.randint(1, self.plan.quota_connections_max)
-        yield registry_calls.put_quota(self.plan.name, kind, name, requests, bytes_in, connections)
+        bytes_out = 0
+        if (kind, name) == LISTENER_QUOTA and self.plan.quota_answers_max:
+            bytes_out = self._chance.randint(100, self.plan.quota_answers_max)
+            requests *= self._chance.randrange(2)
+        quota = Quota(kind, name, requests, bytes_in, bytes_out, connections)
+        yield registry_calls.put_quota(self.plan.name, quota)
 
     def _delete_quota(self) -> Script:
         yield registry_calls.delete_quota(self.plan.name, *self._quota())

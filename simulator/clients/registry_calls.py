@@ -251,19 +251,17 @@ def validate(client: str, name: str, fields: int) -> RegistryCall:
 # -- quotas and everything -------------------------------------------------------------------------
 
 
-def put_quota(
-    client: str, kind: str, name: str, requests: int, bytes_in: int, connections: int = 0
-) -> RegistryCall:
+def put_quota(client: str, quota: Quota) -> RegistryCall:
     operation = PutQuota(
         number=UNNUMBERED,
         client=client,
-        kind=kind,
-        name=name,
-        requests=requests,
-        bytes_in=bytes_in,
-        connections=connections,
+        kind=quota.kind,
+        name=quota.name,
+        requests=quota.requests,
+        bytes_in=quota.bytes_in,
+        connections=quota.connections,
+        bytes_out=quota.bytes_out,
     )
-    quota = Quota(kind, name, requests, bytes_in, connections=connections)
     return _at_once(operation, lambda broker: broker.quotas.put(OperatorAccess(client), quota))
 
 
@@ -301,7 +299,14 @@ def view_of(broker: Broker) -> RegistryView:
         tuple(sorted((key.label, key.owner) for key in key_list)),
         tuple(map(_schema, broker.schemas.names())),
         tuple(
-            (each.kind, each.name, each.requests, each.bytes_in, each.connections)
+            (
+                each.kind,
+                each.name,
+                each.requests,
+                each.bytes_in,
+                each.connections,
+                each.bytes_out,
+            )
             for each in broker.quotas.quotas()
         ),
     )

@@ -75,6 +75,9 @@ def add_registrar(plan: Plan, context: DrawContext) -> Plan:
     if has_quota and limited.on(0.6):
         clients = sum(client.format == "mamamia" for client in plan.clients)
         registrar = replace(registrar, quota_connections_max=limited.randint(1, clients + 1))
+    answers = Chance(f"{plan.seed}/quota of answers")
+    if has_quota and answers.on(0.5):
+        registrar = replace(registrar, quota_answers_max=answers.scale(200, 20_000))
     if is_secure:
         own = Chance(f"{plan.seed}/public")
         settings = replace(

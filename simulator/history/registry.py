@@ -60,8 +60,10 @@ class RegistryView(NamedTuple):
     """Label and owner."""
     schemas: tuple[tuple[str, str, tuple[tuple[int, Fields], ...]], ...]
     """Name, mode and versions."""
-    quotas: tuple[tuple[str, str, int, int, int], ...]
-    """Kind, name, requests and bytes of produces a second, and connections; 0: no limit."""
+    quotas: tuple[tuple[str, str, int, int, int, int], ...]
+    """Kind, name, requests and bytes of produces a second, connections, and bytes of answers a
+    second; 0: no limit.
+    """
 
 
 @dataclass(kw_only=True)
@@ -186,6 +188,7 @@ class PutQuota(RegistryOperation):
     requests: int = 0
     bytes_in: int = 0
     connections: int = 0
+    bytes_out: int = 0
 
 
 @dataclass(kw_only=True)

@@ -15,7 +15,7 @@ from simulator.oracle.timeline.spans import EVER_US, Lives, Span
 from simulator.oracle.violation import Violation
 
 LISTENER_QUOTA = "listener", "mamamia"
-NO_QUOTA = 0, 0, 0
+NO_QUOTA = 0, 0, 0, 0
 SWEEP_US = 5_000_000
 """Time between two looks of the broker at its connections."""
 SLACK_US = 1_000_000

@@ -111,7 +111,7 @@ def _check_quota(history: History, lives: Lives, epochs: list[Epoch]) -> Iterato
         limits = {state.quotas.get(LISTENER_QUOTA, NO_QUOTA) for state in epoch.states}
         if len(limits) != 1:
             continue
-        ((requests, bytes_in, _),) = limits
+        ((requests, bytes_in, _, bytes_out),) = limits
         # The change before may take effect until its answer.
         begin_us = epochs[number - 1].last_us if number else epoch.first_us
         for boot in lives.boots:
@@ -123,6 +123,9 @@ def _check_quota(history: History, lives: Lives, epochs: list[Epoch]) -> Iterato
             if bytes_in:
                 sizes = [(op, _size(op)) for op in here if isinstance(op, Produce)]
                 yield from _check_rate("bytes", bytes_in, window, sizes)
+            if bytes_out:
+                reads = [op for op in here if isinstance(op, Acquire)]
+                yield from _check_answers(bytes_out, window, reads)
 
 
 def _is_within(op: Operation, span: Span) -> bool:
@@ -132,6 +135,32 @@ def _is_within(op: Operation, span: Span) -> bool:
 def _size(op: Produce) -> int:
     """Return the least size of a request in bytes."""
     return sum(len(message.payload) for message in op.messages)
+
+
+def _check_answers(rate: int, window: Span, reads: Sequence[Acquire]) -> Iterator[Violation]:
+    """Check that a read waited for the bytes of answers before it.
+
+    An answer counts when it is written, whatever its size, and reads of other connections may have
+    begun by then. So only the answers that were written before a read arrived must be paid for.
+    """
+    sizes = [(op, sum(len(one.payload) for one in op.deliveries)) for op in reads]
+    for read in reads:
+        starts = (read.arrived_us - seconds * SECOND for seconds in STEPS_SECONDS)
+        for begin_us in sorted({max(window.first_us, start_us) for start_us in starts}):
+            before = [
+                (op, size)
+                for op, size in sizes
+                if size and begin_us <= op.arrived_us and op.written_us < read.arrived_us
+            ]
+            total = sum(size for _, size in before)
+            took_us = read.written_us - begin_us
+            if total > rate * (took_us / SECOND + 1) + 1:
+                text = (
+                    f"{total} bytes of answers were sent in {took_us} us before the end of a read, "
+                    f"and the quota is {rate} a second"
+                )
+                yield violation("quota", text, *(op for op, _ in before[:3]), read)
+                return
 
 
 def _check_rate(

@@ -96,7 +96,7 @@ class RegistryState:
     keys: dict[str, str] = field(default_factory=dict)
     """Label -> owner."""
     schemas: dict[str, SchemaState] = field(default_factory=dict)
-    quotas: dict[tuple[str, str], tuple[int, int, int]] = field(default_factory=dict)
+    quotas: dict[tuple[str, str], tuple[int, int, int, int]] = field(default_factory=dict)
     """Requests and bytes of produces a second, and connections."""
     rules: AccessRules = field(default_factory=AccessRules)
 
@@ -202,7 +202,7 @@ class RegistryState:
             case Probe():
                 return Told(self, op.permissions == self._probed(op))
             case PutQuota():
-                limits = op.requests, op.bytes_in, op.connections
+                limits = op.requests, op.bytes_in, op.connections, op.bytes_out
                 quotas = with_item(self.quotas, (op.kind, op.name), limits)
                 return Told(replace(self, quotas=quotas))
             case DeleteQuota():

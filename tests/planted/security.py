@@ -122,6 +122,26 @@ BUGS: tuple[Bug, ...] = (
         ("now_seconds) + size / quota.bytes_in", "now_seconds) + size / quota.bytes_in / 2"),
         tests="security/test_quotas.py",
     ),
+    bug(
+        "answers-at-half-price",
+        "each answer takes half of its bytes of a quota",
+        "security/quotas.py",
+        (
+            "now_seconds) + size / self.quota.bytes_out",
+            "now_seconds) + size / self.quota.bytes_out / 2",
+        ),
+        tests="security/test_quotas.py",
+    ),
+    bug(
+        "reads-never-wait-for-answers",
+        "a quota of bytes of answers holds no read back",
+        "security/quotas.py",
+        (
+            "full_seconds = max(full_seconds, self._full_out)",
+            "full_seconds = max(full_seconds, 0.0)",
+        ),
+        tests="security/test_quotas.py",
+    ),
     # -- logins, limits and defaults -----------------------------------------------------------
     bug(
         "old-password-goes-on",

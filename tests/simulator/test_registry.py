@@ -8,7 +8,16 @@ from typing import Any
 import pytest
 
 from simulator.draw import generate
-from simulator.history.operations import Acquire, Boot, History, Message, Operation, Place, Produce
+from simulator.history.operations import (
+    Acquire,
+    Boot,
+    Delivery,
+    History,
+    Message,
+    Operation,
+    Place,
+    Produce,
+)
 from simulator.history.registry import (
     ADMIN,
     MONITOR,
@@ -159,7 +168,7 @@ def test_the_view_has_every_part() -> None:
         (ListRule("t", True, False, (("ann", READ),), ()),),
         ((LABEL, "ann"),),
         (("s", "full", ((1, (A,)),)),),
-        (("default", "*", 7, 0, 0),),
+        (("default", "*", 7, 0, 0, 0),),
     )
 
 
@@ -353,6 +362,28 @@ def test_no_time_has_more_bytes_than_the_quota_allows(rate: int, found: list[str
     assert tale.found() == found
 
 
+@pytest.mark.parametrize(("rate", "found"), [(1_000, []), (100, ["quota"])])
+def test_reads_wait_for_the_bytes_of_answers_before_them(rate: int, found: list[str]) -> None:
+    tale = Tale()
+    tale.ask(PutQuota, kind="listener", name="mamamia", bytes_out=rate)
+    for number in range(20):
+        tale.acquire(deliveries=(Delivery(Place(0, number), b"x" * 50),))
+    assert tale.found() == found
+
+
+def test_one_answer_may_be_larger_than_the_quota() -> None:
+    """The next read waits for it: here 9 seconds."""
+    tale = Tale()
+    tale.ask(PutQuota, kind="listener", name="mamamia", bytes_out=100)
+    tale.acquire(deliveries=(Delivery(Place(0, 0), b"x" * 1_000),))
+    tale.now_us += 9 * SECOND
+    tale.acquire()
+    assert tale.found() == []
+    tale.history.operations[-1].arrived_us -= SECOND
+    tale.history.operations[-1].written_us -= SECOND
+    assert tale.found() == ["quota"]
+
+
 def test_the_last_request_may_take_more_than_is_left() -> None:
     tale = Tale()
     tale.ask(PutQuota, kind="listener", name="mamamia", bytes_in=10)
@@ -449,4 +480,5 @@ def test_runs_that_lose_nothing_have_registrars_and_some_have_security() -> None
     assert len({name for plan in secure for name in plan.formats}) == 5
     assert any(plan.clients[-1].quota_requests_max for plan in drawn)
     assert any(plan.clients[-1].quota_bytes_max for plan in drawn)
+    assert any(plan.clients[-1].quota_answers_max for plan in drawn)
     assert not any(plan.settings.principal for plan in plans if plan not in drawn)
