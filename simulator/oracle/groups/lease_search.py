@@ -135,6 +135,8 @@ class _Search:
         self._best: tuple[int, Event, Refusal, int] | None = None
 
     def run(self) -> NoOrder | TooManyOrders | None:
+        if not (self._uncertain or self._grants or self._loses):
+            self._go_straight()
         while self._stack:
             node = self._stack.pop()
             if node.done == self._all:
@@ -153,6 +155,26 @@ class _Search:
         _, event, refusal, done = self._best
         before = (e for i, e in enumerate(self._certain) if done >> i & 1)
         return NoOrder(event, refusal, tuple(before))
+
+    def _go_straight(self) -> None:
+        """Take the first events as long as only one can be next and one state follows it.
+
+        Most records need nothing else. The rest of the search meets a refusal again, and keeps it.
+        """
+        ((_, _, _, state, _),) = self._stack
+        taken = 0
+        ends = [*(span.first_us for span in self._spans[1:]), EVER_US + 1]
+        for event, next_us in zip(self._certain, ends, strict=True):
+            first_us, last_us = event.span
+            if next_us <= last_us or state.clock_us > last_us or not self._budget.left:
+                break
+            outcome = event.step(state, max(first_us, state.clock_us), last_us)
+            if isinstance(outcome, Refusal) or len(outcome) != 1:
+                break
+            (state,) = outcome
+            self._budget.left -= 1
+            taken += 1
+        self._stack = [_Node((1 << taken) - 1, 0, 0, state, ())]
 
     def _try_certain(self, node: _Node) -> None:
         """Push each event that may come next; the likeliest is pushed last."""
