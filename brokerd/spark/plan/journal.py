@@ -99,6 +99,8 @@ def read_journal(wal: Path, bounds: Bounds, since: int, tail: bool) -> Journal:
         if isinstance(found, Stop):
             if found.is_problem:
                 raise UnreadableJournal(found.reason)
+            if found.lsn > lsn:
+                gaps.append((lsn, found.lsn))  # files before an open file that is not read
             lsn = found.lsn
             break
         if found.file.first_lsn > lsn:
