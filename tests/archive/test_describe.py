@@ -139,6 +139,15 @@ def test_columns_are_named_only_when_all_files_have_statistics(data: Data) -> No
         assert is_named == (number == count)
 
 
+@pytest.mark.parametrize(("missing_bytes", "left"), [(0, 0), (1, 1)])
+def test_a_run_reads_files_up_to_the_limit(data: Data, missing_bytes: int, left: int) -> None:
+    size = sum(path.stat().st_size for path in (data.root / "records").glob("*/*.parquet"))
+    settings = SETTINGS._replace(lot_bytes=size - missing_bytes)
+    assert run_job(job_of(data, settings, is_small=False)).problems == []
+    files = open_tables(data.root, LOG_ID)["records"].files
+    assert files["described"].to_pylist().count(0) == left
+
+
 def test_a_damaged_file_is_told_and_the_others_are_described(data: Data) -> None:
     path = next((data.root / "records").glob("bucket=2/*.parquet"))
     content = bytearray(path.read_bytes())
