@@ -298,6 +298,7 @@ class _Run:
         self._history.ended_us = self._world.now_us
         self._history.rotted = self._faults.has_rotted or self._faults.has_damaged_archive
         self._history.compacted = self._archiver.compacted
+        self._history.has_deleted_events = self._machine.has_deleted_events
         for call in self._machine.reactor_calls[:1]:
             self._violate("reactor", f"it waited for the disk itself: {call.name} {call.path}")
         judgement = oracle.judge(self._history)

@@ -94,6 +94,10 @@ class FiledArchive(SimArchive):
     def lose_power(self, model: CrashModel) -> None:
         self.disk.crash(model, self._losses)
 
+    def events_lsn(self) -> int:
+        view = DeltaArchive(ROOT, self.log_id).refresh() if self.log_id else None
+        return 0 if view is None else view.events_lsn
+
     def covered(self) -> Mapping[Key, Sequence[tuple[int, int]]]:
         view = DeltaArchive(ROOT, self.log_id).refresh() if self.log_id else None
         if view is None:

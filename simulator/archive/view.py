@@ -102,6 +102,10 @@ class SimArchive:
     def newest(self) -> Version:
         return self.versions[-1] if self.versions else Version(-1, {})
 
+    def events_lsn(self) -> int:
+        """Return the LSN below which the newest version has all events."""
+        return self.newest.events_lsn
+
     def commit(
         self,
         changed: Mapping[Key, Held],

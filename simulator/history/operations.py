@@ -572,6 +572,8 @@ class History:
     is_steady: bool = False
     """Whether the disk always had room in good time; False also if not recorded."""
     compacted: list[Compacted] = field(default_factory=list)
+    has_deleted_events: bool = False
+    """Whether the broker deleted a segment that was not archived."""
     published: list[Published] = field(default_factory=list)
     connections: list[Connected] = field(default_factory=list)
     """The connections that reached a broker, in this order."""

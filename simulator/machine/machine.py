@@ -197,6 +197,8 @@ class Machine:
         self.monotonic_base_us = 0
         self.has_deleted_segments = False
         """Whether the broker deleted segments of the log."""
+        self.has_deleted_events = False
+        """Whether one of them was not archived."""
         self.on_ready: Callable[[BrokerCore], None] = lambda core: None
         self.on_end: Callable[[Boot], None] = lambda boot: None
         self.on_bounds: Callable[[], None] = lambda: None
@@ -422,7 +424,11 @@ class Machine:
 
     def _leave(self, call: Call) -> None:
         name = call.path.rpartition("/")[2]
-        self.has_deleted_segments |= call.name == "create" and name.endswith(".deleted")
+        if call.name == "create" and name.endswith(".deleted"):
+            self.has_deleted_segments = True
+            end_lsn = int(name.removesuffix(".deleted").rpartition("-")[2])
+            archived = 0 if self.archive is None else self.archive.events_lsn()
+            self.has_deleted_events |= archived < end_lsn
         self.world.trace(f"disk {call.name} {name} {call.position}+{call.length}")
         if call.name == "rename" and call.path == BOUNDS:
             self.on_bounds()

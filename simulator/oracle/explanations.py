@@ -4,7 +4,8 @@
 An answer must have the lease of each delivery, the end of each settled record and each listed dead
 letter, if the client knew of it before it asked. It must have no lease that no request can have
 made. From its first LSN on it must have all events of an earlier answer. If the archive has let the
-journal go, only answers with events of the archive are judged in full.
+journal go, only answers with events of the archive are judged in full, and only if no segment was
+deleted before it was archived.
 """
 
 from __future__ import annotations
@@ -51,8 +52,9 @@ def check_explanations(
             whole[op.topic, op.place].append(op)
             # Without events of the archive, the answer begins with the oldest segment.
             if op.exists and (op.archive_lsn or not history.published):
+                must_tell = not (op.archive_lsn and history.has_deleted_events)
                 for group_partition in of_topic[op.topic]:
-                    yield from _check_group(op, lives, group_partition)
+                    yield from _check_group(op, lives, group_partition, must_tell)
                 yield from _check_order(op)
 
 
@@ -90,12 +92,17 @@ def _may_be_gone(event: LifeEvent, before: Explain, after: Explain) -> bool:
     return before.archive_lsn <= event.lsn < after.archive_lsn
 
 
-def _check_group(op: Explain, lives: Lives, group_partition: GroupPartition) -> Iterator[Violation]:
+def _check_group(
+    op: Explain, lives: Lives, group_partition: GroupPartition, must_tell: bool
+) -> Iterator[Violation]:
     group, place = group_partition.group, op.place
     events = [event for event in op.events if event.group == group]
     kinds = {event.event for event in events}
     asked = lives.span(op)
     name = f"record {place.offset} of {op.topic}/{place.partition} in group {group}"
+    yield from _check_invented(op, lives, group_partition, events, name)
+    if not must_tell:
+        return
     sights = group_partition.sights.get(place, [])
     tokens = {event.token for event in events if event.event == "leased"}
     for sight in sights:
@@ -118,7 +125,6 @@ def _check_group(op: Explain, lives: Lives, group_partition: GroupPartition) -> 
             if letter.reason not in dead:
                 text = f"{name} was a dead letter ({letter.reason}), and its events say {dead}"
                 yield violation("P1-events", text, letters, op)
-    yield from _check_invented(op, lives, group_partition, events, name)
 
 
 def _ends_of(settlement: Settlement) -> frozenset[str]:

@@ -162,7 +162,7 @@ def test_what_the_archive_had_it_keeps(story: Story) -> None:
 
 
 def test_an_answer_with_events_of_the_archive_has_all(story: Story) -> None:
-    """Whatever the broker has let go of the journal."""
+    """Whatever the broker has let go of the journal once it was archived."""
     lease(story)
     story.history.published.append(Published(0, "t", 0, 1))
     explain(story, from_lsn=150)
@@ -171,3 +171,13 @@ def test_an_answer_with_events_of_the_archive_has_all(story: Story) -> None:
     assert found(story) == [
         "record 0 of t/0 in group g was leased (token 7), and no event tells it"
     ]
+
+
+def test_events_that_were_deleted_before_they_were_archived_may_be_missing(story: Story) -> None:
+    lease(story)
+    story.history.has_deleted_events = True
+    story.history.published.append(Published(0, "t", 0, 1))
+    explain(story, archive_lsn=500)
+    assert found(story) == []
+    explain(story, LEASED, LEASED, archive_lsn=500)
+    assert len(found(story)) == 2, "a token that is granted twice is no loss"
