@@ -16,6 +16,7 @@ from brokerd.archive.contract.bounds import FILE_NAME, DamagedPlace, encode_boun
 from brokerd.archive.contract.pin import FILE_NAME as PIN_NAME
 from brokerd.archive.contract.pin import Pin, encode_pin
 from brokerd.archive.contract.view import ArchiveUnavailable, ForeignArchive
+from brokerd.archive.journal import segment_list
 from brokerd.archive.storage.address import ObjectAddress
 from brokerd.errors import BrokerdError, DamagedData, UnknownTopic
 from brokerd.spark.location import BadLocation, Location
@@ -436,6 +437,57 @@ def test_all_may_be_archived_and_deleted_after_the_bounds_were_read(
 
     monkeypatch.setattr(log_snapshot, "read_pin", meanwhile)
     assert log.read() == log.expected()
+
+
+def test_files_that_go_beside_an_older_gap_are_read_from_the_archive(
+    log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first try sees the old gap; a second gap comes during the second try."""
+    topic_id = log.create("one")
+    log.append(topic_id, 0, b"removed")
+    log.trim(topic_id, 0, 1)
+    log.seal()
+    log.publish()
+    log.remove(log.sealed[0])
+    log.append(topic_id, 0, b"kept")
+    log.seal()
+    log.append(topic_id, 0, b"open")
+    log.publish()
+    real = read_journal
+    tries: list[int] = []
+
+    def meanwhile(*args: object) -> object:
+        tries.append(1)
+        if len(tries) == 2:
+            log.roll_up()
+            log.delete_archived()
+        return real(*args)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(log_snapshot, "read_journal", meanwhile)
+    assert log.read() == log.expected()
+    assert len(tries) == 3
+
+
+def test_a_last_file_that_goes_while_the_end_is_read_counts_as_reached(
+    log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The bounds and the list are older than its seal, archive and deletion."""
+    topic_id = log.create("one")
+    _rolled_up(log)
+    log.append(topic_id, 0, b"b")
+    bounds = log.bounds
+    log.seal()
+    log.publish()
+    log.roll_up()
+    real = segment_list.open_sealed
+
+    def gone(path: Path) -> object:
+        log.delete_archived()
+        return real(path)
+
+    monkeypatch.setattr(segment_list, "open_sealed", gone)
+    assert segment_list.end_of_log(log.wal, bounds) == log.archived_lsn()
+    assert log.sealed == []
 
 
 def test_bounds_may_be_older_than_the_archive(log: Log) -> None:

@@ -38,7 +38,7 @@ from brokerd.broker.delayed.schedule import check_delay, delays_frame_bytes
 from brokerd.broker.records.append import Rows
 from brokerd.errors import BrokerdError, DamagedData, InvalidRequest, RecordTooLarge
 from brokerd.security import READ, WRITE
-from brokerd.values import ADMIN_RECORD_BYTES, Encoding, Format, Record
+from brokerd.values import ADMIN_RECORD_BYTES, Format, Record
 
 PRODUCE_BODY_BYTES_MAX = 16 << 20
 """Bytes of a body with the largest record in base64."""
@@ -106,7 +106,8 @@ class Batch:
 async def append_records(call: Call) -> AppendedList:
     """Append records, all or none. Raises as `Broker.records.produce`, and `InvalidRequest`.
 
-    The records of the request are freed one after the other, and the answer is made in slices.
+    The records of the request are freed one by one. Positions in a topic of one partition are made
+    in slices; those of several partitions and schedule ids are made by the append.
     """
     new: NewRecords = call.body
     batch, pace, name = Batch(), call.pace(), call.path["topic"]
@@ -151,61 +152,53 @@ def _append(call: Call, name: str, batch: Batch) -> Iterator[Appended]:
         topic.choose(key, one.partition) for key, one in zip(rows.keys, batch.choices, strict=True)
     ]
     broker.group_commit.admit(size, len(set(partitions)))
-    return iter(
-        [
-            _append_one(
-                broker,
-                topic,
-                partition,
-                chosen,
-                Payload(value, Encoding(encoding), key, metadata),
-                expires_at_us,
-            )
-            for partition, chosen, value, encoding, key, metadata, expires_at_us in zip(
-                partitions,
-                batch.choices,
-                rows.values,
-                rows.encodings,
-                rows.keys,
-                rows.metadata,
-                expiries,
-                strict=True,
-            )
-        ]
-    )
+    return iter(_append_each(broker, topic, partitions, batch, expiries))
 
 
-def _append_one(
+def _append_each(
     broker: Broker,
     topic: Topic,
-    partition: Partition,
-    chosen: _Choices,
-    one: Payload,
-    expires_at_us: int | None,
-) -> Appended:
-    if chosen.delay_seconds:
-        schedule_id = broker.delayed.append(
-            topic,
-            one.value,
-            one.encoding,
-            one.key,
-            one.metadata,
-            Format.UNKNOWN,
-            chosen.partition,
-            us_of(chosen.delay_seconds),
-            expires_at_us,
-        )
-        return Appended(schedule_id=schedule_id)
-    offset = broker.appender.append(
-        partition,
-        one.value,
-        one.encoding,
-        one.key,
-        one.metadata,
-        producer_time=chosen.producer_time,
-        expires_at_us=expires_at_us,
-    )
-    return Appended(partition.index, offset)
+    partitions: Sequence[Partition],
+    batch: Batch,
+    expiries: Sequence[int | None],
+) -> list[Appended]:
+    appended = []
+    rows = batch.rows
+    for partition, chosen, value, encoding, key, metadata, expires_at_us in zip(
+        partitions,
+        batch.choices,
+        rows.values,
+        rows.encodings,
+        rows.keys,
+        rows.metadata,
+        expiries,
+        strict=True,
+    ):
+        if chosen.delay_seconds:
+            schedule_id = broker.delayed.append(
+                topic,
+                value,
+                encoding,
+                key,
+                metadata,
+                Format.UNKNOWN,
+                chosen.partition,
+                us_of(chosen.delay_seconds),
+                expires_at_us,
+            )
+            appended.append(Appended(schedule_id=schedule_id))
+        else:
+            offset = broker.appender.append(
+                partition,
+                value,
+                encoding,
+                key,
+                metadata,
+                producer_time=chosen.producer_time,
+                expires_at_us=expires_at_us,
+            )
+            appended.append(Appended(partition.index, offset))
+    return appended
 
 
 def _expiry_us(broker: Broker, ttl_seconds: float) -> int:

@@ -96,15 +96,13 @@ def end_of_log(wal: Path, bounds: Bounds) -> int:
     The broker may have stopped between sealing the last segment and writing the bounds. It may
     have deleted segments since the bounds were read.
     """
-    segments = first_lsns(wal)
-    # The gaps are read after the list, because the broker records a deletion before it deletes.
-    end_lsn = max([bounds.lsn, *(end for _, end in _deleted_lsns(wal))])
-    if not segments:
-        return end_lsn
-    end_lsn = max(end_lsn, segments[-1])
-    with suppress(FileNotFoundError, DamagedSegment, NewerFormat):  # without an index: not sealed
-        end_lsn = max(end_lsn, open_sealed(wal / f"{segments[-1]:020d}.wal").end_lsn)
-    return end_lsn
+    end_lsn = bounds.lsn
+    for lsn in first_lsns(wal)[-1:]:
+        end_lsn = max(end_lsn, lsn)
+        with suppress(FileNotFoundError, DamagedSegment, NewerFormat):  # deleted, or not sealed
+            end_lsn = max(end_lsn, open_sealed(wal / f"{lsn:020d}.wal").end_lsn)
+    # Deletions are read last, because the broker records a deletion before it deletes.
+    return max([end_lsn, *(end for _, end in _deleted_lsns(wal))])
 
 
 def sealed_segments(wal: Path, bounds: Bounds, lsn: int) -> Iterator[SealedSegment | Stop]:

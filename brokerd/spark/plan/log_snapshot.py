@@ -113,7 +113,8 @@ def _snapshot_log(location: Location, root: Path, tail: bool) -> LogSnapshot:
             journal = read_journal(root / WAL, bounds, since, tail)
         except FileNotFoundError:
             continue
-        state = bounds.lsn, bounds.time_us, -1 if archive is None else archive.version
+        version = -1 if archive is None else archive.version
+        state = bounds.lsn, bounds.time_us, version, journal.gaps
         problem = _problem(root, bounds, journal) or _lost_end(root, bounds, proofs, journal, tail)
         if (journal.gaps or problem) and state != before:
             before = state
@@ -230,6 +231,6 @@ def _end_lsn_max(wal: Path, bounds: Bounds) -> int:
     """Return an upper bound of the log's end LSN. Raises OSError."""
     ends = [end_of_log(wal, bounds)]
     for lsn in first_lsns(wal)[-1:]:
-        with suppress(FileNotFoundError):  # deleted: the bounds have its end
+        with suppress(FileNotFoundError):  # deleted: `end_of_log` has it if it was archived
             ends.append(lsn + (wal / f"{lsn:020d}.wal").stat().st_size)
     return max(ends)
