@@ -39,7 +39,7 @@ class Peer:
         self.freed = 0
         self.closed = False
         self.reads_answers = False
-        self.awaits_each = False
+        self.awaits_each_answer = False
         self.on_freed: Callable[[], None] = lambda: None
 
     def holds(self, requests: int = 0, answers: int = 0, waits: int = 0) -> bool:
@@ -99,7 +99,7 @@ def test_further_answers_wait_before_first_ones(budget: MemoryBudget) -> None:
     assert budget.full[FURTHER_ANSWERS] and not budget.full[ANSWERS]
 
 
-def test_waiting_connections_go_on_in_their_order_while_there_is_room(
+def test_the_longest_waiting_and_the_newest_go_on_while_there_is_room(
     budget: MemoryBudget, clock: Clock
 ) -> None:
     holder, order = Peer(budget), list[str]()
@@ -117,10 +117,10 @@ def test_waiting_connections_go_on_in_their_order_while_there_is_room(
     assert order == [] and budget.waiting == 3
     holder.holds(answers=9 * MIB)
     clock.advance(0)
-    assert order == ["a", "b"], "two fill it again"
+    assert order == ["a", "c"], "two fill it again"
     budget.forget(holder)
     clock.advance(0)
-    assert order == ["a", "b", "c"] and budget.waiting == 0
+    assert order == ["a", "c", "b"] and budget.waiting == 0
 
 
 @pytest.mark.parametrize("rooms", [1, 2, 8])
@@ -145,19 +145,19 @@ def test_peers_that_read_go_on_in_turn_with_the_others(
         clock.advance(0)
     holder.holds()
     clock.advance(0)
-    assert order == ["reader 1", "a", "reader 2", "b", "c", "d"]
+    assert order == ["reader 1", "a", "reader 2", "d", "b", "c"]
 
 
 def test_peers_that_wait_for_each_answer_do_not_wait_behind_other_readers(
     budget: MemoryBudget, clock: Clock
 ) -> None:
-    """All three groups go on in turn, the longest waiting of each first."""
+    """All three groups go on in turn."""
     holder, order = Peer(budget), list[str]()
     holder.holds(answers=11 * MIB)
     for name in ("a", "b", "reader 1", "reader 2", "worker 1", "worker 2"):
         peer = Peer(budget, name)
         peer.reads_answers = not name.isalpha()
-        peer.awaits_each = name.startswith("worker") or name == "a"
+        peer.awaits_each_answer = name.startswith("worker") or name == "a"
         peer.on_freed = partial(order.append, name)
         budget.wait(peer, ANSWERS)
     holder.holds()
@@ -411,18 +411,35 @@ def test_a_client_that_reads_gets_all_its_answers_while_others_read_none() -> No
     assert [one.message.id for one in reader.answers()] == [0, 1, 2, 3]
 
 
-def test_a_client_that_awaits_each_answer_does_not_wait_behind_those_that_logged_in() -> None:
-    """They got one answer, to a request that they sent together with those for records."""
+@pytest.mark.parametrize("is_together", [True, False])
+def test_a_client_that_awaits_each_answer_does_not_wait_behind_those_that_logged_in(
+    is_together: bool,
+) -> None:
+    """They ask for records together with a request that has an answer, or when they have read it.
+
+    Then they never read.
+    """
     crowd = Crowd()
     worker = crowd.house.connect()
     worker.send(mm.Produce("orders", b"own"))
     crowd.house.run()
     assert len(worker.answers()) == 1
+
+    def reads(number: int) -> list[mm.Acquire]:
+        return [mm.Acquire("orders", f"g{number}", "c", 600.0)] * 4
+
+    clients = []
     for number in range(200):
         client = crowd.house.connect()
-        acquire = mm.Acquire("orders", f"g{number}", "c", 600.0)
+        clients.append(client)
+        client.transport.peer_reads = not is_together
+        client.send(mm.Produce("login", b"x"), *reads(number) if is_together else ())
+    crowd.house.run()
+    crowd.house.clock.advance(0.001)
+    for number, client in enumerate([] if is_together else clients):
+        assert len(client.answers()) == 1
         client.transport.peer_reads = False
-        client.send(mm.Produce("login", b"x"), *[acquire] * 4)
+        client.send(*reads(number))
     crowd.house.run()
     crowd.house.clock.advance(0.001)
     worker.send(mm.Acquire("orders", "work", "w"))

@@ -467,9 +467,9 @@ class Connection(Protocol):
         return self._sent_us >= 0 and not self._unsent_bytes and not self.peer_is_not_reading
 
     @property
-    def awaits_each(self) -> bool:
-        """Whether the peer sent its last request after its last answer."""
-        return self._last_data_us > self._sent_us
+    def awaits_each_answer(self) -> bool:
+        """Whether the peer sent a whole request, the last one, after its last answer."""
+        return not self.unfinished and self._last_data_us > self._sent_us
 
     def memory_freed(self) -> None:
         """Go on after `wait_for_memory`, and make postponed answers."""

@@ -11,11 +11,11 @@ kinds of claims, and a share of it belongs to each kind alone:
 
 The rest of the budget is common. A kind is *full* when its share and the common part are used. When
 half of the common part is used, a connection gets further answers only after its peer has read the
-earlier ones. A connection without room waits. When there is room, connections whose peers wait for
-each answer, others whose peers read, and all others go on in turn, the longest waiting of each
-first. When one has waited for
-`PATIENCE_SECONDS` because a kind is full, the worst claims are cut: the connection is closed. The
-worst claim has the largest product of bytes and time without progress.
+earlier ones. A connection without room waits. When there is room, connections go on in turn, one of
+each group: those whose peers wait for each answer, others whose peers read, and all others. In a
+group, the connection that waits longest and the newest one go on alternately. When one has waited
+for `PATIENCE_SECONDS` because a kind is full, the worst claims are cut: the connection is closed.
+The worst claim has the largest product of bytes and time without progress.
 """
 
 from __future__ import annotations
@@ -63,8 +63,8 @@ class Claimant(Protocol):
         """Whether the peer got an answer, and has read all that it got, as far as is known."""
 
     @property
-    def awaits_each(self) -> bool:
-        """Whether the peer sent its last request after its last answer."""
+    def awaits_each_answer(self) -> bool:
+        """Whether the peer sent a whole request, the last one, after its last answer."""
 
     def memory_freed(self) -> None:
         """Go on: there is room now."""
@@ -107,6 +107,8 @@ class MemoryBudget:
         """Connections that wait -> the kind and since when, the longest first."""
         self._next_rank = 0
         """The rank (`_rank`) of the connection that goes on next, if one of it waits."""
+        self._takes_newest = [False] * RANKS
+        """By rank: whether the newest connection goes on next, not the longest waiting one."""
         self._wake_call: Any = None
         self._sweep_call: Any = None
         self._peak = 0
@@ -200,9 +202,10 @@ class MemoryBudget:
     def _wake(self) -> None:
         """Let connections go on while there is room: one of each rank in turn.
 
-        So many peers that never read cost a peer that reads one turn, and not all of theirs. A
-        peer may have its answer to a login and then never read: it costs one that waits for each
-        answer no more than a turn, either.
+        So many peers that never read cost a peer that reads one turn, and not all of theirs. Until
+        its first large answer, a peer that never reads looks like one that waits for each answer.
+        Many of them began to wait together, so a peer that asks later is the newest and goes on
+        after one of them. (Compare adaptive LIFO: Maurer, "Fail at Scale", ACM Queue 13(8), 2015.)
         """
         self._wake_call = None
         end = self._clock.seconds() + WAKE_SECONDS
@@ -213,7 +216,8 @@ class MemoryBudget:
             rank = self._next_rank
             while not ranks[rank]:
                 rank = (rank + 1) % RANKS
-            claimant = ranks[rank].popleft()
+            queue = ranks[rank]
+            claimant = queue.pop() if self._takes_newest[rank] else queue.popleft()
             waiting = self._waiting.get(claimant)
             if waiting is None or self.full[waiting[0]]:
                 continue
@@ -221,6 +225,7 @@ class MemoryBudget:
                 self._wake_later()
                 return
             self._next_rank = (rank + 1) % RANKS
+            self._takes_newest[rank] ^= True
             del self._waiting[claimant]
             claimant.memory_freed()
 
@@ -293,4 +298,4 @@ def _rank(claimant: Claimant) -> int:
     """Return 0 for a peer that waits for each answer, 1 for another that reads, 2 for the rest."""
     if not claimant.reads_answers:
         return 2
-    return 0 if claimant.awaits_each else 1
+    return 0 if claimant.awaits_each_answer else 1
