@@ -211,6 +211,7 @@ class Transactions:
     ) -> None:
         """Check that the whole commit fits into one frame."""
         size = new_topics * (OWN_TOPIC_BYTES + ENTRY_OVERHEAD_BYTES)
+        # held_bytes counts each value and RECORD_BYTES. The frame needs RECORD_FRAME_BYTES instead.
         size += transaction.held_bytes - OPEN_BYTES
         touched = 0
         for part in parts:
