@@ -103,14 +103,14 @@ def make_segment(
         position += len(parts[-1])
     header = SegmentHeader(segment_id, first_lsn, position, frames[0][0] if frames else 0)
     path = directory / f"{first_lsn:020}.wal"
-    _put(path, b"".join([encode_segment_header(header), *parts]))
+    put_file(path, b"".join([encode_segment_header(header), *parts]))
     if indexed:
         encoded = index.encode(segment_id, first_lsn, first_lsn + position)
-        _put(path.with_suffix(".idx"), encoded)
+        put_file(path.with_suffix(".idx"), encoded)
     return path
 
 
-def _put(path: Path, data: bytes) -> None:
+def put_file(path: Path, data: bytes) -> None:
     """Write a journal file in place, as a broker does, and any other file at once."""
     if path.suffix == ".wal" and path.exists():
         with path.open("r+b", buffering=0) as file:

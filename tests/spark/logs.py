@@ -35,7 +35,15 @@ from brokerd.spark.read.split_reader import read_split
 from brokerd.spark.request import Request
 from tests.archive.data import MIB, NOW_MS
 from tests.archive.inline import ingest_inline
-from tests.archive.making import LOG_ID, TIME_US, LogMaker, make_segment, schema_entry, topic_entry
+from tests.archive.making import (
+    LOG_ID,
+    TIME_US,
+    LogMaker,
+    make_segment,
+    put_file,
+    schema_entry,
+    topic_entry,
+)
 
 NOW_US = TIME_US + 500_000_000
 """The default time at which queries are planned."""
@@ -195,8 +203,8 @@ class Log:
         self.bounds = self._bounds()
         if self.schemas:
             data = schemas.encode_schemas(schemas.StoredSchemas(LOG_ID, self.schemas))
-            (self.path / "state" / schemas.FILE_NAME).write_bytes(data)
-        (self.path / "state" / FILE_NAME).write_bytes(encode_bounds(self.bounds))
+            put_file(self.path / "state" / schemas.FILE_NAME, data)
+        put_file(self.path / "state" / FILE_NAME, encode_bounds(self.bounds))
 
     def archived_lsn(self) -> int:
         """Return the LSN below which both tables have the log."""
