@@ -1443,11 +1443,12 @@ class TestReleasing:
         for _ in range(10):
             ask(house, acquire_batch(50))
         client = house.connect()
-        client.send(mm.Release("orders", "g", "c"), mm.GroupInfo("orders", "g"))
+        client.send(mm.Release("orders", "g", "c"), acquire_batch(9))
         house.run()
-        answers = client.answers()
-        assert answers[0] == mm.Released(500)
-        assert info(house).leased == 0
+        given_back, leased = client.answers()
+        assert given_back == mm.Released(500)
+        assert len(leased.messages) == 9, "its next request waits, so it keeps what that leases"
+        assert info(house).leased == 9
 
     def test_an_unknown_log_or_group_has_no_leases(self) -> None:
         house = House()

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from functools import partial
 from typing import Any, ClassVar
 
 from brokerd.broker import Broker, Clock, Congested, Partition
@@ -61,7 +60,7 @@ from brokerd.errors import (
     UnknownTopic,
     without_traceback,
 )
-from brokerd.protocols.base.connection import Hold, Limits, QueuedAnswers
+from brokerd.protocols.base.connection import Hold, Limits
 from brokerd.protocols.base.factory import ConnectionFactory
 from brokerd.protocols.base.framing import RUN_FRAMES_MIN, FrameConnection, FrameOnHold
 from brokerd.protocols.base.leasing import NoLease
@@ -549,7 +548,7 @@ class MamamiaConnection(FrameConnection[Frame, FrameLengthError]):
         if message_ids is None:
             count, more = self._release_some(request)
             if more:
-                self._release_later(request, self.pending(), count)
+                self._answer_in_steps(Command.RELEASE, self._release_steps(request, count))
             else:
                 self.answers.append(released(count))
             return
@@ -565,9 +564,8 @@ class MamamiaConnection(FrameConnection[Frame, FrameLengthError]):
         self._released_so_far = []
         self.answers.append(released(sum(results)))
 
-    def _release_steps(self, request: Release) -> Steps[bytes]:
-        """Release some of the leases in each step."""
-        count = 0
+    def _release_steps(self, request: Release, count: int = 0) -> Steps[bytes]:
+        """Release some of the leases in each step, and count them with ``count`` earlier ones."""
         more = request.message_ids is None
         while more:
             yield None
@@ -607,30 +605,6 @@ class MamamiaConnection(FrameConnection[Frame, FrameLengthError]):
             return self.broker.groups.release_owner(topic_name, group_id, client_id)
         except (UnknownTopic, UnknownGroup):
             return 0, False
-
-    def _release_later(self, request: Release, place: QueuedAnswers, count: int) -> None:
-        self.factory.clock.callLater(
-            0, self.close_on_fault, self._release_more, request, place, count
-        )
-
-    def _release_more(self, request: Release, place: QueuedAnswers, count: int) -> None:
-        if self.gone:
-            return
-        try:
-            more_count, more = self._release_some(request)
-        except Congested:
-            self.group_commit.when_uncongested(
-                partial(self.close_on_fault, self._release_more, request, place, count)
-            )
-        except BrokerdError as refusal:
-            self.count_refusal(refusal)
-            self.resolve(place, error(Command.RELEASE, str(refusal)))
-        else:
-            count += more_count
-            if more:
-                self._release_later(request, place, count)
-            else:
-                self.resolve(place, released(count))
 
     def _group_info(self, request: GroupInfo) -> None:
         info = self.broker.overview.group_info(request.log_id, request.group_id)
