@@ -15,7 +15,13 @@ from typing import Any, ClassVar, NamedTuple
 
 from brokerd.codecs import blipmq
 from brokerd.codecs.mamamia.packing import pack
-from simulator.clients.conversation import AnswerPart, Ask, EncodedRequest, WrongAnswer
+from simulator.clients.conversation import (
+    AnswerPart,
+    Ask,
+    EncodedRequest,
+    RefusedGreeting,
+    WrongAnswer,
+)
 from simulator.clients.credentials import Credentials
 from simulator.clients.values import ValueMaker
 from simulator.history.operations import History, Message, Operation, Place, Produce
@@ -35,6 +41,8 @@ PARTITION_OFFSETS = 1 << 48
 """A delivery tag is the partition times this number, plus the offset, plus 1."""
 TRIES = 4
 REMEMBERED = 50
+THROTTLED = "too many failed logins"
+"""The begin of the only refusal that the login of a greeting may get."""
 SUBSCRIPTIONS_MAX = 8
 """The most subscriptions of a client. It polls as many of the newest ones."""
 UNNUMBERED = -1
@@ -107,6 +115,8 @@ class BlipMQWire:
                 if message != (self._greeted.popleft(), 0):
                     raise WrongAnswer(f"was greeted with {message}")
                 return 0
+            case blipmq.Nack() if self._refuses_greeting(message):
+                raise RefusedGreeting(message.text)
             case blipmq.Pong():
                 return self._over(message)
             case blipmq.Nack() | blipmq.Ack() if self._is_of_login(message):
@@ -121,6 +131,11 @@ class BlipMQWire:
                 self._delivered(message)
                 return 0
         raise WrongAnswer(f"was sent {message!r:.200}")
+
+    def _refuses_greeting(self, message: blipmq.Nack) -> bool:
+        """Return whether the login of the greeting has to wait. The HELLO before it never does."""
+        is_login = list(self._greeted) == [message.correlation_id]
+        return is_login and message.text.startswith(THROTTLED)
 
     def _is_of_login(self, message: blipmq.Nack | blipmq.Ack) -> bool:
         """Return whether an answer is that to the login, which nothing precedes."""

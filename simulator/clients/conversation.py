@@ -22,6 +22,10 @@ class WrongAnswer(BrokerdError):
     """The broker sent bytes that break the format's rules."""
 
 
+class RefusedGreeting(BrokerdError):
+    """The login of the greeting has to wait, because other logins of its address failed."""
+
+
 class Ask(NamedTuple):
     """A request of a format, and its operation in the history."""
 
@@ -165,6 +169,9 @@ class Conversation:
                 self._received += size
                 for _ in range(done):
                     self._complete()
+        except RefusedGreeting:
+            self.hang_up()
+            self._lost("the login failed")
         except WrongAnswer as error:
             raise WrongAnswer(f"{self._name} {error}") from error
 

@@ -18,7 +18,7 @@ from simulator.clients.blipmq import (
     poll_ask,
     publish_ask,
 )
-from simulator.clients.conversation import Ask, Wire, WrongAnswer
+from simulator.clients.conversation import Ask, RefusedGreeting, Wire, WrongAnswer
 from simulator.clients.flymq import FlyMQRequests, FlyMQWire
 from simulator.clients.format_audits import make_audit
 from simulator.clients.mega import MegaRequests, MegaWire
@@ -293,6 +293,22 @@ def handed(correlation_id: int, qos: int, topic: str) -> bytes:
 
 
 class TestBlipMQ:
+    def test_only_the_login_of_a_greeting_may_have_to_wait(self) -> None:
+        def refused(correlation_id: int, text: str) -> bytes:
+            return blipmq.encode(blipmq.Nack(correlation_id, 401, text))
+
+        wire = BlipMQWire()
+        hello, login = (blipmq.decode(f) for f in blipmq.frame_reader().feed(wire.greeting))
+        text = "too many failed logins; try again in 1 s"
+        with pytest.raises(WrongAnswer, match="answers nothing"):
+            list(wire.feed(refused(login.correlation_id, text)))
+        wire = BlipMQWire()
+        assert [part.done for part in wire.feed(blipmq.accepted(hello.correlation_id))] == [0]
+        with pytest.raises(RefusedGreeting):
+            list(wire.feed(refused(login.correlation_id, text)))
+        with pytest.raises(WrongAnswer, match="answers nothing"):
+            list(wire.feed(refused(login.correlation_id, "the key is wrong")))
+
     def test_publishes_are_over_with_the_pong_behind_them(self) -> None:
         blip = Blip()
         asks = [publish_ask("c", "t", value, qos=1) for value in (b"a", b"b")]
