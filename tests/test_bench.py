@@ -38,8 +38,8 @@ from brokerd.cli.bench.scenarios import (
     Consumer,
     Repeater,
     Role,
+    encode_settles,
     request,
-    settles_alike,
 )
 from brokerd.codecs import mamamia
 from brokerd.wal import RealDisk
@@ -173,7 +173,7 @@ class TestRoles:
     def test_a_batch_consumer_settles_messages_of_one_layout_in_one_step(
         self, count: int, first_id: int, first_token: int, values: str
     ) -> None:
-        """Its request is that for the decoded messages, whatever their widths and values are."""
+        """The request equals the one for the decoded messages, for all widths and values."""
         widths = [
             len(msgpack.packb(first_id + number)) + len(msgpack.packb(first_token + number))
             for number in range(count)
@@ -227,7 +227,7 @@ class TestRoles:
             {"message_id": message["id"], "token": message["token"], "success": True}
             for message in acquired["messages"]
         ]
-        assert settles_alike(answer[6:]) == msgpack.packb(settles)
+        assert encode_settles(answer[6:]) == msgpack.packb(settles)
 
     def test_nothing_is_sent_after_stop(self) -> None:
         """The answers that are due when the time is up are read, not followed by requests."""

@@ -25,7 +25,7 @@ from brokerd.cli.bench.formats import (
     TargetSpec,
 )
 from brokerd.cli.bench.formats.blipmq import PollRole, PublishRole
-from brokerd.cli.bench.formats.roles import alike_answers, spread
+from brokerd.cli.bench.formats.roles import count_equal_answers, spread
 from brokerd.cli.bench.measure import Plan, measure, prepare
 from brokerd.cli.bench.scenarios import Role
 from brokerd.codecs import blipmq, flymq, mega, rustlog
@@ -163,9 +163,9 @@ def test_answers_are_alike_if_their_heads_are() -> None:
     """The rest of an answer, as its offset, may differ. Incomplete answers are left."""
     answers = b"".join(mega.produced(1, 5, offset) for offset in (257, 7, 65536))
     size = len(answers) // 3
-    assert alike_answers(answers, size, 5) == 3
-    assert alike_answers(answers + answers[: size - 1], size, 5) == 3
-    assert alike_answers(answers + mega.refused(1, 1) * 8, size, 5) == 1
+    assert count_equal_answers(answers, size, 5) == 3
+    assert count_equal_answers(answers + answers[: size - 1], size, 5) == 3
+    assert count_equal_answers(answers + mega.refused(1, 1) * 8, size, 5) == 1
 
 
 @given(

@@ -95,11 +95,11 @@ class FiledArchive(SimArchive):
         self.disk.crash(model, self._losses)
 
     def events_lsn(self) -> int:
-        view = DeltaArchive(ROOT, self.log_id).refresh() if self.log_id else None
+        view = self._view()
         return 0 if view is None else view.events_lsn
 
     def covered(self) -> Mapping[Key, Sequence[tuple[int, int]]]:
-        view = DeltaArchive(ROOT, self.log_id).refresh() if self.log_id else None
+        view = self._view()
         if view is None:
             return {}
         partitions = {
@@ -109,6 +109,9 @@ class FiledArchive(SimArchive):
         }
         found = {key: [(p.first, p.end) for p in view.pieces(*key)] for key in partitions}
         return {key: ranges for key, ranges in found.items() if ranges}
+
+    def _view(self) -> DeltaArchiveView | None:
+        return DeltaArchive(ROOT, self.log_id).refresh() if self.log_id else None
 
     def opened(self, log_id: str, wait: Wait) -> OpenedFiles:
         return OpenedFiles(self, log_id, wait)

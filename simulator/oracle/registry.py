@@ -140,8 +140,8 @@ def _size(op: Produce) -> int:
 def _check_answers(rate: int, window: Span, reads: Sequence[Acquire]) -> Iterator[Violation]:
     """Check that a read waited for the bytes of answers before it.
 
-    An answer counts when it is written, whatever its size, and reads of other connections may have
-    begun by then. So only the answers that were written before a read arrived must be paid for.
+    The quota counts an answer of any size when it is written, and reads of other connections may
+    have begun by then. So a read waits only for the answers that were written before it arrived.
     """
     sizes = [(op, sum(len(one.payload) for one in op.deliveries)) for op in reads]
     for read in reads:

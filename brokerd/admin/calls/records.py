@@ -44,7 +44,7 @@ PRODUCE_BODY_BYTES_MAX = 16 << 20
 """Bytes of a body with the largest record in base64."""
 SCHEDULED_MAX = 1_000
 """Most delayed messages of a page, also if a request asks for more: 10,000 take 65 ms."""
-POSITIONS = 100
+POSITIONS_PER_STEP = 100
 """Positions of new records that a step of an answer makes: 20 us."""
 READ_BYTES_MAX = 512 << 10
 """Most bytes of records of one read, also if a request asks for more: the JSON of 1 MB of
@@ -52,8 +52,8 @@ MessagePack takes 90 ms.
 """
 
 
-class _Choices(NamedTuple):
-    """What a request chooses for a record besides its bytes."""
+class _RecordOptions(NamedTuple):
+    """The options that a request gives for a record."""
 
     partition: int | None = None
     delay_seconds: float = 0
@@ -61,14 +61,14 @@ class _Choices(NamedTuple):
     producer_time: int | None = None
 
 
-_NO_CHOICES = _Choices()
+_NO_OPTIONS = _RecordOptions()
 
 
 class Batch:
     """New records, and what their admission needs to know."""
 
     def __init__(self) -> None:
-        self.choices: list[_Choices] = []
+        self.options: list[_RecordOptions] = []
         self.rows = Rows()
         """The bytes of the records. They have no expiry."""
         self.is_plain = True
@@ -81,26 +81,26 @@ class Batch:
         """Check and add a record. Raises `InvalidRequest` and `RecordTooLarge`."""
         one = payload(record)
         _check_size(one)
-        chosen = _Choices(
+        options = _RecordOptions(
             record.partition, record.delay_seconds, record.ttl_seconds, record.producer_time
         )
-        if chosen == _NO_CHOICES:
-            chosen = _NO_CHOICES
+        if options == _NO_OPTIONS:
+            options = _NO_OPTIONS
         else:
-            self._check(chosen)
-        self.choices.append(chosen)
+            self._check(options)
+        self.options.append(options)
         self.rows.add(one.value, one.encoding, one.key, one.metadata, None)
 
-    def _check(self, chosen: _Choices) -> None:
-        if chosen.delay_seconds:
-            check_delay(us_of(chosen.delay_seconds))
-            if chosen.producer_time is not None:
+    def _check(self, options: _RecordOptions) -> None:
+        if options.delay_seconds:
+            check_delay(us_of(options.delay_seconds))
+            if options.producer_time is not None:
                 raise InvalidRequest("a delayed message has no producer_time")
             self.delayed += 1
-        if chosen.delay_seconds or chosen.partition or chosen.producer_time is not None:
+        if options.delay_seconds or options.partition or options.producer_time is not None:
             self.is_plain = False
-        self.has_ttl |= chosen.ttl_seconds is not None
-        self.highest_partition = max(self.highest_partition, chosen.partition or 0)
+        self.has_ttl |= options.ttl_seconds is not None
+        self.highest_partition = max(self.highest_partition, options.partition or 0)
 
 
 async def append_records(call: Call) -> AppendedList:
@@ -120,7 +120,7 @@ async def append_records(call: Call) -> AppendedList:
     positions = await call_when_admitted(call.broker, lambda: _append(call, name, batch))
     await pace.next_slice()
     appended: list[Appended] = []
-    while some := list(islice(positions, POSITIONS)):
+    while some := list(islice(positions, POSITIONS_PER_STEP)):
         appended += some
         await pace.rest()
     await pace.next_slice()
@@ -134,7 +134,7 @@ def _append(call: Call, name: str, batch: Batch) -> Iterator[Appended]:
     if batch.has_ttl:
         expiries = [
             None if one.ttl_seconds is None else _expiry_us(broker, one.ttl_seconds)
-            for one in batch.choices
+            for one in batch.options
         ]
     size = rows.size + delays_frame_bytes(batch.delayed)
     topic = broker.topic_writer.topic(
@@ -147,9 +147,9 @@ def _append(call: Call, name: str, batch: Batch) -> Iterator[Appended]:
         broker.group_commit.admit(size)
         rows.expires_at_us = expiries
         offset = broker.appender.append_rows(topic.partitions[0], rows, Format.UNKNOWN)
-        return (Appended(0, offset + number) for number in range(len(batch.choices)))
+        return (Appended(0, offset + number) for number in range(len(batch.options)))
     partitions = [
-        topic.choose(key, one.partition) for key, one in zip(rows.keys, batch.choices, strict=True)
+        topic.choose(key, one.partition) for key, one in zip(rows.keys, batch.options, strict=True)
     ]
     broker.group_commit.admit(size, len(set(partitions)))
     return iter(_append_each(broker, topic, partitions, batch, expiries))
@@ -164,9 +164,9 @@ def _append_each(
 ) -> list[Appended]:
     appended = []
     rows = batch.rows
-    for partition, chosen, value, encoding, key, metadata, expires_at_us in zip(
+    for partition, options, value, encoding, key, metadata, expires_at_us in zip(
         partitions,
-        batch.choices,
+        batch.options,
         rows.values,
         rows.encodings,
         rows.keys,
@@ -174,7 +174,7 @@ def _append_each(
         expiries,
         strict=True,
     ):
-        if chosen.delay_seconds:
+        if options.delay_seconds:
             schedule_id = broker.delayed.append(
                 topic,
                 value,
@@ -182,8 +182,8 @@ def _append_each(
                 key,
                 metadata,
                 Format.UNKNOWN,
-                chosen.partition,
-                us_of(chosen.delay_seconds),
+                options.partition,
+                us_of(options.delay_seconds),
                 expires_at_us,
             )
             appended.append(Appended(schedule_id=schedule_id))
@@ -194,7 +194,7 @@ def _append_each(
                 encoding,
                 key,
                 metadata,
-                producer_time=chosen.producer_time,
+                producer_time=options.producer_time,
                 expires_at_us=expires_at_us,
             )
             appended.append(Appended(partition.index, offset))

@@ -266,7 +266,7 @@ class BatchConsumer(_LeaseRole):
             self.tally.settled += self._batch
             return self._acquire
         body = data[at + _BODY : stop]
-        settles = settles_alike(body)
+        settles = encode_settles(body)
         if settles:
             return frame(SETTLE_BATCH, self._before + settles)
         answer = msgpack.unpackb(body)
@@ -296,7 +296,7 @@ class BatchConsumer(_LeaseRole):
         )
 
 
-def settles_alike(body: bytes) -> bytes:
+def encode_settles(body: bytes) -> bytes:
     """Return the settles for an answer to ACQUIRE_BATCH whose messages have one layout.
 
     It takes a tenth of the time of a decoder. Returns no bytes for all other answers.

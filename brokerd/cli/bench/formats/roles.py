@@ -62,14 +62,14 @@ class RepeatRole:
                 tally.refused(data[at:stop])
                 found, at = found + 1, stop
             else:
-                count = 1 if found else alike_answers(data, stop, self._head_bytes)
+                count = 1 if found else count_equal_answers(data, stop, self._head_bytes)
                 tally.produced += messages * count
                 found, at = found + count, at + (stop - at) * count
         replies = 0 if self._stopped else found
         return Step(found, at, self._block[: replies * self._size], replies)
 
 
-def alike_answers(data: bytes, size: int, head_bytes: int) -> int:
+def count_equal_answers(data: bytes, size: int, head_bytes: int) -> int:
     """Return how many complete answers of ``size`` bytes begin with the bytes of the first.
 
     Returns 1 if an answer of the data begins with other bytes.
