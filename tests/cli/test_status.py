@@ -61,7 +61,7 @@ def sleep_and(monkeypatch: pytest.MonkeyPatch, *acts: Callable[[], None]) -> lis
         slept.append(seconds)
         acts[len(slept) - 1]()
 
-    monkeypatch.setattr(top.time, "sleep", sleep)
+    monkeypatch.setattr(top, "sleep", sleep)
     return slept
 
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import base64
 import json
-import threading
-import time
 from typing import Any
 
 import msgpack
 import pytest
 
 from brokerd.cli.records import record_line
+from brokerd.cli.verbs import tail
 from simulator.machine.bare import FORGETFUL
 from tests.admin.caller import Caller
 from tests.broker.desk import produce
@@ -109,16 +108,12 @@ def test_records_are_chosen_by_key_and_value(shell: Shell) -> None:
 def test_following_prints_what_comes(full: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
     """From the end on, unless told otherwise, and asks again after a while."""
     waited: list[float] = []
-    thread, really_sleep = threading.get_ident(), time.sleep
 
     def sleep(seconds: float) -> None:
-        if threading.get_ident() != thread:  # a thread that an earlier test left
-            really_sleep(seconds)
-            return
         waited.append(seconds)
         full.caller.post("/topics/orders/records", {"records": [{"value": "new", "partition": 1}]})
 
-    monkeypatch.setattr("time.sleep", sleep)
+    monkeypatch.setattr(tail, "sleep", sleep)
     assert places(full.lines("tail", "orders", "--follow", "--max", "2")) == ["1:3", "1:4"]
     assert waited == [0.5, 0.5]
 
@@ -129,7 +124,7 @@ def test_an_interrupt_ends_it_quietly(full: Shell, monkeypatch: pytest.MonkeyPat
     def interrupt(seconds: float) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("time.sleep", interrupt)
+    monkeypatch.setattr(tail, "sleep", interrupt)
     result = full.run("tail", "orders", "--follow", "--from", "2")
     assert (result.exit_code, result.stderr) == (0, "")
     assert places(result.stdout.splitlines()) == ["0:2", "1:2"]

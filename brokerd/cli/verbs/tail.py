@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import json
 import re
-import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from time import sleep
 
 import click
 
@@ -79,7 +79,7 @@ def tail_command(
     reader = Reader(server_of(context), topic, partition, begin, from_time)
     records = (
         record
-        for record in reader.records(follow, time.sleep)
+        for record in reader.records(follow, sleep)
         if "damage" in record or _matches(record, key, wanted)
     )
     with suppress(KeyboardInterrupt):  # Ctrl-C ends --follow

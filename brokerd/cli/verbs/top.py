@@ -8,9 +8,9 @@ the one before, and with ``--json`` one object a line.
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from time import sleep
 from typing import Any
 
 import click
@@ -55,7 +55,7 @@ def positive(text: str) -> float:
 @click.pass_context
 def top_command(context: click.Context, interval: float, count: int | None, rows: int) -> None:
     """Show rates of the broker, its topics and its groups until interrupted."""
-    samples = _samples(server_of(context), interval, rows, time.sleep)
+    samples = _samples(server_of(context), interval, rows, sleep)
     with suppress(KeyboardInterrupt):  # Ctrl-C ends it
         if context.obj["json"]:
             for _, sample in zip(_numbers(count), samples, strict=False):
