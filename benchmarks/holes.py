@@ -167,6 +167,8 @@ def _wire_round(
     found = measure_load(plan, LoadTarget(log))
     if found.errors:
         raise ChildFailed(f"{log} {scenario}: {found.errors} errors, such as {found.first_error}")
+    if not found.messages:
+        raise ChildFailed(f"{log} {scenario}: no message was counted")
     return found.msgs_per_s
 
 

@@ -437,7 +437,10 @@ def measure(case: Case, directory: Path, seconds: float) -> Found:
 def _small_produces(
     broker: BrokerProcess, wire: Wire, small: bytes, seconds: float
 ) -> list[tuple[float, float]]:
-    """Produce for ``seconds``; return (latency, processor time) of each produce in ms."""
+    """Produce for ``seconds``, at least once.
+
+    :return: (latency, processor time) of each produce in ms.
+    """
     clock = Path(f"/proc/{broker.pid}/task/{broker.pid}/schedstat")
 
     def busy_ms() -> float:
@@ -445,7 +448,7 @@ def _small_produces(
 
     times = []
     end = time.monotonic() + seconds
-    while time.monotonic() < end:
+    while not times or time.monotonic() < end:
         busy, begun = busy_ms(), time.monotonic()
         _check(wire.ask(small))
         times.append(((time.monotonic() - begun) * 1000, busy_ms() - busy))

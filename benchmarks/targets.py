@@ -32,7 +32,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from brokerd.cli.bench.formats import FORMATS, BenchFailed, LoadSpec
+from brokerd.cli.bench.formats import FORMATS, BenchFailed, LoadSpec, LoadTarget
 from brokerd.cli.bench.machine import describe
 from brokerd.cli.bench.measure import Plan, measure, prepare
 from brokerd.client.mega import MegaClient
@@ -52,6 +52,7 @@ _CONNECTIONS, _WINDOW = 16, 64
 _BATCH = 100
 _FETCHED = 500
 _PRODUCED_BYTES = len(produced(0, 0, 0))
+_SILENCE_SECONDS = 60.0
 
 
 @dataclass(frozen=True)
@@ -87,7 +88,7 @@ class Bench:
             format=wire_format,
             **more,
         )
-        return measure(plan).msgs_per_s
+        return _rate(plan)
 
 
 def formats(bench: Bench) -> Iterator[Target]:
@@ -132,7 +133,7 @@ def fetch(bench: Bench) -> Iterator[Target]:
             format="flymq",
         )
         place = prepare(plan)
-        rate = measure(plan, place).msgs_per_s
+        rate = _rate(plan, place)
         spec = LoadSpec(
             "fetch", "", 1, 1, plan.size, 1.0, place.topic, "", "0", _FETCHED, place.records,
             format="flymq",
@@ -145,7 +146,7 @@ def fetch(bench: Bench) -> Iterator[Target]:
             while not role.answers(answer).replies:
                 answer += _received(sock)
         with Responder(Constant(len(request), answer)) as dummy:
-            bound = measure(replace(plan, address=dummy.address), place).msgs_per_s
+            bound = _rate(replace(plan, address=dummy.address), place)
     yield Target("FlyMQ FETCH of 500", "of the same bytes sent", ">= 0.6", rate / bound)
 
 
@@ -156,7 +157,7 @@ def topics(bench: Bench) -> Iterator[Target]:
     with bench.broker("topics") as broker:
         broker.start()
         address = broker.address_of("mega")
-        with MegaClient(address, timeout=60.0) as client:
+        with MegaClient(address, timeout=_SILENCE_SECONDS) as client:
             for name in names:
                 client.create_topic(name)
         one = _mega_rate(address, names[:1], bench.seconds)
@@ -178,7 +179,12 @@ def topics(bench: Bench) -> Iterator[Target]:
 
 
 def _mega_rate(address: str, names: Sequence[str], seconds: float) -> float:
-    """Produce to random topics, a window on each connection; return messages a second."""
+    """Produce to random topics, a window on each connection; return messages a second.
+
+    If no window was answered after ``seconds``, the measurement goes on until the first one.
+
+    :raises BrokerFailed: the broker closes a connection, or answers nothing for a minute.
+    """
     draw = random.Random(7)
     requests = [encode_request(Produce(1, name, 0, _VALUE)) for name in names]
     blocks = [
@@ -193,8 +199,11 @@ def _mega_rate(address: str, names: Sequence[str], seconds: float) -> float:
     begun = time.monotonic()
     for sock in socks:
         sock.sendall(draw.choice(blocks))
-    while time.monotonic() - begun < seconds:
-        for sock in select.select(socks, [], [], 1.0)[0]:
+    while not done or time.monotonic() - begun < seconds:
+        answering = select.select(socks, [], [], _SILENCE_SECONDS)[0]
+        if not answering:
+            raise BrokerFailed(f"the broker answered nothing for {_SILENCE_SECONDS:.0f} s")
+        for sock in answering:
             owed[sock] += len(_received(sock))
             while owed[sock] >= _WINDOW * _PRODUCED_BYTES:
                 owed[sock] -= _WINDOW * _PRODUCED_BYTES
@@ -211,7 +220,7 @@ def latency(bench: Bench) -> Iterator[Target]:
     with bench.broker("latency") as broker:
         broker.start()
         plan = Plan("produce", broker.address, 64, 1, seconds=bench.seconds)
-        peak = measure(plan).msgs_per_s
+        peak = _rate(plan)
         half = measure(replace(plan, rate=peak / 2))
     yield Target("produce 64 x 1 at its peak", "messages/s", "", peak)
     yield Target("its p99 at half of the peak", "ms", "<= 5", half.p99_ms)
@@ -235,6 +244,17 @@ def start(bench: Bench) -> Iterator[Target]:
 PARTS: dict[str, Callable[[Bench], Iterator[Target]]] = {
     part.__name__: part for part in (formats, batches, fetch, topics, latency, start)
 }
+
+
+def _rate(plan: Plan, place: LoadTarget | None = None) -> float:
+    """Return the messages a second of a measurement.
+
+    :raises BrokerFailed: no message was counted.
+    """
+    found = measure(plan, place)
+    if not found.messages:
+        raise BrokerFailed(f"{plan.format} {plan.scenario}: no message was counted")
+    return found.msgs_per_s
 
 
 def _received(sock: socket.socket) -> bytes:

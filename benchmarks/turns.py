@@ -235,10 +235,10 @@ def measure(name: str, connections: int, seconds: float, directory: Path) -> tup
 
 
 def _exchange(socks: Sequence[socket.socket], seconds: float) -> int:
-    """Send on all connections and wait for all answers, again and again; return the messages."""
+    """Send on all connections and wait for all answers, at least once; return the messages."""
     end = time.monotonic() + seconds
     messages = 0
-    while time.monotonic() < end:
+    while not messages or time.monotonic() < end:
         for sock in socks:
             sock.send(_REQUEST)
         for sock in socks:

@@ -6,6 +6,7 @@ The answers are those of the codecs; the last test speaks to a real broker.
 from __future__ import annotations
 
 import socket
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -296,5 +297,11 @@ def test_a_log_is_read_again_and_again(tmp_path: Path) -> None:
             place = prepare(plan)
             assert 300 <= place.records < 10_000
             assert isinstance(place, LoadTarget)
-            assert measure(plan, place).consumed > place.records
+            consumed = measure(plan, place).consumed
+            for seconds in (3.0, 30.0, 300.0):
+                if consumed > place.records:
+                    break
+                # The machine was too busy to read all records once.
+                consumed = measure(replace(plan, seconds=seconds), place).consumed
+            assert consumed > place.records
         broker.stop()

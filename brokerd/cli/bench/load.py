@@ -4,6 +4,8 @@
 :func:`run` keeps the window of every connection full from ``begin`` until ``seconds`` later. Then
     it sends no more requests and waits a bounded time for the answers still due. Only answers
     between ``begin`` and ``begin + seconds`` count for rate and latency; earlier ones are warm-up.
+    If no message was counted by then, counting goes on until the first one, at most a minute. The
+    rate of a broker whose disk stalls for longer than ``seconds`` is low then, and not zero.
     Latency is measured per request: from the write that sent it to the read that brought its
     answer.
 
@@ -37,6 +39,7 @@ from brokerd.cli.bench.scenarios import Role
 _READ_BYTES = 1 << 18
 _NOT_NOW = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 _DRAIN_SECONDS = 10.0
+_FIRST_SECONDS = 60.0
 
 
 @dataclass
@@ -110,11 +113,13 @@ def run(
     sockets: Iterable[socket.socket],
     begin: float,
     drain_seconds: float = _DRAIN_SECONDS,
+    first_seconds: float = _FIRST_SECONDS,
 ) -> LoadResult:
     """Run the load of ``spec`` and return its result.
 
     :param begin: system-wide monotonic seconds at which counting starts; the load starts now.
     :param drain_seconds: longest wait for answers that are due at the end.
+    :param first_seconds: how much longer counting goes on while no message was counted.
     """
     role = FORMATS[spec.format].role
     load = _Load([_Connection(s, role(spec, n)) for n, s in enumerate(sockets)], spec.rate)
@@ -122,6 +127,7 @@ def run(
     load.turn(begin, lambda: False)
     counted = load.begin_counting()
     load.turn(begin + spec.seconds, load.is_idle)
+    load.turn(time.monotonic() + first_seconds, lambda: load.is_idle() or load.has_more(counted))
     result = load.result(counted)
     load.stop()
     load.turn(time.monotonic() + drain_seconds, load.is_idle)
@@ -168,6 +174,14 @@ class _Load:
         self._latency_us.clear()
         self._began = self._last_answer = time.monotonic()
         return warm_up
+
+    def has_more(self, warm_up: LoadResult) -> bool:
+        """Return whether a message or an error was counted since the warm-up."""
+        total = self._sum()
+        return any(
+            getattr(total, name) > getattr(warm_up, name)
+            for name in ("produced", "settled", "consumed", "errors")
+        )
 
     def result(self, warm_up: LoadResult) -> LoadResult:
         total = self._sum()

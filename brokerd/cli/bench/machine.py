@@ -42,8 +42,8 @@ def describe(directory: Path) -> Machine:
 def sync_rate(directory: Path, block_bytes: int, seconds: float) -> float:
     """Measure how often per second one writer can write a block and ``fdatasync`` it.
 
-    The blocks go one after the other into a file filled with zeros, as in the broker's journal. So
-    no sync allocates space.
+    At least one block is written, however long that takes. The blocks go one after the other into
+    a file filled with zeros, as in the broker's journal. So no sync allocates space.
 
     :param directory: place of a temporary file.
     :param block_bytes: size of one write.
@@ -58,7 +58,7 @@ def sync_rate(directory: Path, block_bytes: int, seconds: float) -> float:
         os.fsync(descriptor)
         done = at = 0
         begin = time.monotonic()
-        while (spent := time.monotonic() - begin) < seconds:
+        while not done or (spent := time.monotonic() - begin) < seconds:
             os.pwrite(descriptor, block, at)
             os.fdatasync(descriptor)
             done += 1

@@ -23,8 +23,9 @@ from brokerd.cli.bench.formats import FORMATS, LoadSpec, LoadTarget, TargetSpec
 from brokerd.cli.bench.formats.base import BenchFailed
 from brokerd.cli.bench.formats.connect_options import PLAIN, ConnectOptions
 
-_START_SECONDS = 30.0
-_GRACE_SECONDS = 60.0
+_START_SECONDS = 60.0
+_GRACE_SECONDS = 120.0
+"""More than a worker waits for a first message and for the answers due at the end."""
 _READ_MAX = 100_000
 _READ_BYTES_MAX = 32 << 20
 """A backlog that is read again and again stays in the broker's memory."""
