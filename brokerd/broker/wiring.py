@@ -427,6 +427,7 @@ class _Wiring:
             self.archive_threads,
             self.archive_refresher,
             self.pin,
+            self.bounds,
             self.topics.set_archived_ends,
             self.settings.archive,
         )

@@ -220,7 +220,7 @@ def test_segments_without_records_wait_for_their_events_to_be_archived() -> None
 
 def test_when_the_disk_is_full_they_go_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     house, _ = trimmed()
-    monkeypatch.setattr(type(house.wal), "allocation_error", property(lambda wal: OSError("full")))
+    monkeypatch.setattr(house.wal, "shortage", "no space for a segment")
     house.pass_time(CHECK_SECONDS + 1, step=0.5)
     assert len(segments(house)) < 5
     assert waits_for_events(house) == 0

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import errno
 from dataclasses import replace
 
 import pytest
 from twisted.logger import capturedLogs
 
+from brokerd.archive.contract.bounds import decode_bounds
 from brokerd.archive.contract.view import ArchiveUnavailable, DamagedArchive
 from brokerd.broker import Congested
+from brokerd.broker.archive.bounds_writer import EVERY_SECONDS, RETRY_SECONDS, SOON_SECONDS
 from brokerd.broker.model.topics import TopicSettings
 from brokerd.broker.retention.retention import RetentionSettings
 from brokerd.errors import NoSpace
 from brokerd.wal import WalOptions
 from brokerd.wal.damage.verify import verify
+from brokerd.wal.disk import File
 from simulator.directory.state_text import describe
 from simulator.machine.bare import STATE_DIR, WAL_DIR
 from simulator.machine.disk import SimDisk
@@ -513,6 +517,77 @@ class TestFullDisk:
         house.pass_time(POLL_SECONDS + 1, step=0.5)
         assert len(segments(house)) < 5
         assert house.crash().report.damages == []
+
+
+class TestBounds:
+    """A segment that creates topics stays until ``state/bounds`` has their names."""
+
+    def bounds_fail(self, house: House, patch: pytest.MonkeyPatch) -> None:
+        create = house.disk.create
+
+        def fail(path: str) -> File:
+            if path.endswith("bounds.tmp"):
+                raise OSError(errno.EIO, "the file cannot be written")
+            return create(path)
+
+        patch.setattr(house.disk, "create", fail)
+
+    def waiting(self, house: House) -> int:
+        waiting: int = house.broker.status()["archive"]["waiting_bytes"]["bounds"]
+        return waiting
+
+    def known(self, house: House) -> bool:
+        """Whether the bounds name all topics that segments no longer on the disk created."""
+        bounds = decode_bounds(bytes(house.disk.content(f"{STATE_DIR}/bounds")))
+        return bounds.lsn >= min(int(name[:20]) for name in segments(house))
+
+    @pytest.mark.parametrize("removed", [False, True])
+    def test_segments_stay_until_the_bounds_cover_them(
+        self, removed: bool, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        archive = CountedArchive()
+        house = make(archive, settings=settings(delete_segments=not removed))
+        fill(house, 300)
+        house.pass_time(EVERY_SECONDS, step=0.5)
+        with monkeypatch.context() as patch:
+            self.bounds_fail(house, patch)
+            fill(house, 300, "u")
+            if removed:
+                for name in ("t", "u"):
+                    (partition,) = house.broker.topics.existing(name).partitions
+                    house.broker.topics.trim(name, 0, partition.next_offset)
+            archive_all(house, archive)
+            house.pass_time(2 * CHECK_SECONDS, step=0.5)
+            assert self.known(house)
+            assert self.waiting(house) > 200 * KIB
+            assert len(segments(house)) > 5
+        house.pass_time(RETRY_SECONDS + 1, step=0.5)
+        assert len(segments(house)) < 5, "they go when the bounds are written"
+        assert self.waiting(house) == 0
+        assert self.known(house)
+
+    @pytest.mark.parametrize("removed", [False, True])
+    @pytest.mark.parametrize("fails", [False, True])
+    def test_a_full_disk_gets_room_after_one_attempt_to_write_them(
+        self, fails: bool, removed: bool, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        archive = CountedArchive()
+        house = TestFullDisk().full(archive)
+        if fails:
+            self.bounds_fail(house, monkeypatch)
+        if removed:
+            for number in range(40):
+                house.broker.topics.delete(f"t{number}")
+            house.run()
+            house.broker.segment_cleaner.wake()
+        else:
+            archive.roll_up(house)
+            house.broker.archive_admin.refresh(lambda error: None)
+        house.pass_time(SOON_SECONDS - 0.2, step=0.1)
+        assert len(segments(house)) < 5, "no need to wait for the regular write"
+        if not fails:
+            assert self.known(house)
+        assert all(TestFullDisk().produces(house) for _ in range(20))
 
 
 def no_space(size: int) -> None:

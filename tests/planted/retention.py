@@ -85,6 +85,13 @@ BUGS: tuple[Bug, ...] = (
         tests="broker/test_segment_cleaner.py",
     ),
     bug(
+        "delete-before-the-bounds",
+        "segments that create topics are deleted before the bounds have their names",
+        "broker/retention/segment_cleaner.py",
+        ("        return bounds.lsn\n", "        return end_lsn\n"),
+        tests="broker/test_segment_cleaner.py",
+    ),
+    bug(
         "hole-delivered",
         "where the archive has no record any more, an empty one is given out",
         "broker/archive/chunks.py",

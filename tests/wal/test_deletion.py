@@ -192,7 +192,9 @@ class TestWhatAnArchiveHas:
         plan = rig.wal.deleter.plan_removal(starts, {1, 2}, LSN_MAX)
         assert len(plan.run()) < 3
         plan.remember()
-        coverage = Coverage(1, lambda *of: True, LSN_MAX, LSN_MAX, LSN_MAX)._replace(**changes)
+        coverage = Coverage(1, lambda *of: True, LSN_MAX, LSN_MAX, LSN_MAX, LSN_MAX)._replace(
+            **changes
+        )
         return rig.wal.deleter.plan_coverage(starts, {1, 2}, LSN_MAX, coverage)
 
     def test_segments_can_go_with_what_must_be_on_record_before(self) -> None:
@@ -231,7 +233,7 @@ class TestThreads:
             asked.append(of[2])
             return False
 
-        coverage = Coverage(1, covers, LSN_MAX, LSN_MAX, LSN_MAX)
+        coverage = Coverage(1, covers, LSN_MAX, LSN_MAX, LSN_MAX, LSN_MAX)
         return [
             rig.wal.deleter.plan_removal({(2, 0): 2}, {1, 2}, LSN_MAX),
             rig.wal.deleter.plan_coverage({(2, 0): 2}, {1, 2}, LSN_MAX, coverage),

@@ -17,6 +17,8 @@ class WaitingShape(Struct):
     """They are among the newest ones, which archive.keep_wal_bytes keeps."""
     snapshot: int
     """Two snapshots must hold the rest of their content first."""
+    bounds: int
+    """The bounds file must name the topics that they create first."""
     lacking: int
     """The archive lacks records that it should hold; see ``lack``."""
 

@@ -179,6 +179,7 @@ class ArchiveAdmin:
                 "events": cleaner["events_bytes"],
                 "newer": cleaner["kept_bytes"],
                 "snapshot": cleaner["snapshot_bytes"],
+                "bounds": cleaner["bounds_bytes"],
                 "lacking": cleaner["lacking_bytes"],
             },
             "lack": cleaner["lack"],

@@ -112,6 +112,8 @@ class BoundsWriter:
         self.lsn = 0
         """The last write covers all entries of the log below this LSN."""
         self.last_error: str | None = None
+        self.on_written: Callable[[], None] = lambda: None
+        """Called after each write that succeeds while the broker serves."""
         self._on_log_id: Callable[[str], None] | None = None
         self._requests: list[Written] = []
         self._wanted = False
@@ -297,6 +299,8 @@ class BoundsWriter:
         if error is not None:
             self._report(error)
             self._wanted = True
+        else:
+            self.on_written()
         for written in writing.requests:
             written(error)
         if self._requests:

@@ -6,6 +6,7 @@ A segment is deleted under these conditions:
 - the last refresh found the archive in order;
 - both tables of the archive end at or past the segment's end;
 - ``keep_wal_bytes`` of newer log follow, or the disk is full;
+- the second-newest snapshot and the last written bounds cover the segment;
 - the archive knows every offset of the segment.
 
 The log first records, durably, for each partition that records may be missing, and the pin (the
@@ -52,6 +53,8 @@ class Basis(NamedTuple):
     lsn: int
     """End of the log then. Later entries may belong to topics outside ``topic_ids``."""
     snapshot_lsn: int
+    bounds_lsn: int
+    """Segments that end above wait for new bounds."""
 
 
 class _Found(NamedTuple):
@@ -114,7 +117,7 @@ class ArchivedSegmentCleaner:
         if self._is_running:
             self._is_wanted = True
             return
-        coverage = self._coverage(basis.snapshot_lsn)
+        coverage = self._coverage(basis)
         if coverage is None:
             self.retained = RetainedBytes()
             return
@@ -125,7 +128,7 @@ class ArchivedSegmentCleaner:
             lambda: _with_marks(plan.run(), known), partial(self._found, plan)
         )
 
-    def _coverage(self, snapshot_lsn: int) -> Coverage | None:
+    def _coverage(self, basis: Basis) -> Coverage | None:
         """Return the part of the log that the archive covers; None if no segment may go."""
         view = self._archive_refresher.view if self._settings.delete_segments else None
         if view is not self._view:
@@ -134,13 +137,14 @@ class ArchivedSegmentCleaner:
         if view is None:
             return None
         end_lsn = self._wal.appended_lsn
-        is_full = self._wal.allocation_error is not None
+        is_full = self._wal.shortage is not None
         return Coverage(
             self._number,
             view.covers,
             min(view.records_lsn, view.events_lsn),
             end_lsn if is_full else end_lsn - self._settings.keep_wal_bytes,
-            snapshot_lsn,
+            basis.snapshot_lsn,
+            basis.bounds_lsn,
         )
 
     def _found(self, plan: CoveragePlan, found: _Found | None, error: Exception | None) -> None:

@@ -9,6 +9,10 @@ reads and verifies that snapshot in each run. The removal of the records is dura
 While an archive is in use, a segment without records stays until the archive holds its events,
 unless the disk is full.
 
+`brokerd-rollup` learns the names of topics from ``state/bounds`` and from later segments. So a
+segment stays until the last written bounds cover it. When the disk is full, the cleaner requests
+the bounds at once, and deletes without them if the write fails: they may need the space.
+
 The growth of the log triggers snapshots. A log that does not grow delays the deletion of segments.
 So the cleaner requests a snapshot when the waiting segments have more bytes than the last snapshot
 and than one segment, or when the disk is full.
@@ -23,6 +27,7 @@ from typing import Any
 from twisted.logger import Logger
 
 from brokerd.broker.archive.access import ArchiveSettings
+from brokerd.broker.archive.bounds_writer import BoundsWriter
 from brokerd.broker.archive.pin import ArchivePin
 from brokerd.broker.archive.refresher import ArchiveRefresher
 from brokerd.broker.context import Context
@@ -52,6 +57,7 @@ class SegmentCleaner:
         archive_thread: WorkerPool,
         archive_refresher: ArchiveRefresher,
         pin: ArchivePin,
+        bounds: BoundsWriter | None,
         set_archived_ends: SetArchivedEnds,
         settings: ArchiveSettings,
     ) -> None:
@@ -62,6 +68,7 @@ class SegmentCleaner:
         self._read_threads = read_threads
         self._snapshot_thread = snapshot_thread
         self._archive_refresher = archive_refresher
+        self._bounds = bounds
         self._archived_segment_cleaner = ArchivedSegmentCleaner(
             context.state,
             context.group_commit,
@@ -71,7 +78,7 @@ class SegmentCleaner:
             pin,
             set_archived_ends,
             settings,
-            on_examined=lambda: self._take_snapshot_for(self.waiting_bytes),
+            on_examined=self._examined,
             on_error=self._report,
             on_more=self.wake,
         )
@@ -84,14 +91,21 @@ class SegmentCleaner:
         self._removed_waiting_bytes = 0
         self._events_waiting_bytes = 0
         """Bytes of segments without records that wait for the archive to hold their events."""
+        self._removed_unbounded_bytes = 0
+        """Bytes of segments without records that wait for new bounds."""
         self.errors = 0
         self.last_error: str | None = None
 
     def start(self) -> None:
-        """Run also after each archive version, each snapshot, and when the disk is full."""
+        """Run also after each archive version, and when the disk is full.
+
+        Run after each snapshot and after each write of the bounds, if segments wait for it.
+        """
         self._archive_refresher.on_version.append(self.wake)
         self._wal.on_disk_full = self.wake
         self._snapshotter.on_written = self._snapshot_written
+        if self._bounds is not None:
+            self._bounds.on_written = self._bounds_written
 
     def stop(self) -> None:
         """Start no more work and ignore the results of threads."""
@@ -103,12 +117,18 @@ class SegmentCleaner:
         return {
             **self._archived_segment_cleaner.status(),
             "events_bytes": self._events_waiting_bytes,
+            "bounds_bytes": self.bounds_waiting_bytes,
         }
 
     @property
     def waiting_bytes(self) -> int:
         """Bytes of segments that wait for a snapshot."""
         return self._removed_waiting_bytes + self._archived_segment_cleaner.retained.snapshot
+
+    @property
+    def bounds_waiting_bytes(self) -> int:
+        """Bytes of segments that wait for the next write of the bounds."""
+        return self._removed_unbounded_bytes + self._archived_segment_cleaner.retained.bounds
 
     def wake(self) -> None:
         """Start a run soon."""
@@ -134,11 +154,18 @@ class SegmentCleaner:
             self._snapshot_thread.submit(
                 self._snapshotter.second_newest,
                 lambda snapshot_lsn, error: self._plan_removal(
-                    Basis(starts, topic_ids, lsn, snapshot_lsn or 0), error
+                    Basis(starts, topic_ids, lsn, snapshot_lsn or 0, self._bounds_lsn(lsn)), error
                 ),
             )
 
         self._group_commit.when_all_durable(durable)
+
+    def _bounds_lsn(self, end_lsn: int) -> int:
+        """Return the LSN below which no segment waits for the bounds."""
+        bounds = self._bounds
+        if bounds is None or (self._wal.shortage is not None and bounds.last_error is not None):
+            return end_lsn
+        return bounds.lsn
 
     def _plan_removal(self, basis: Basis, error: Exception | None) -> None:
         if self._is_over(error):
@@ -163,8 +190,12 @@ class SegmentCleaner:
         found = self._with_events(found)
         ready = [one for one in found if one.segment.end_lsn <= basis.snapshot_lsn]
         waiting = [one for one in found if one.segment.end_lsn > basis.snapshot_lsn]
+        unbounded = [one for one in ready if one.segment.end_lsn > basis.bounds_lsn]
+        ready = [one for one in ready if one.segment.end_lsn <= basis.bounds_lsn]
         self._removed_waiting_bytes = sum(one.size for one in waiting)
+        self._removed_unbounded_bytes = sum(one.size for one in unbounded)
         self._take_snapshot_for(self._removed_waiting_bytes)
+        self._request_bounds_for(self._removed_unbounded_bytes)
         self._archived_segment_cleaner.run(basis)
         if ready:
             self._wal.deleter.delete(ready, lambda count, error: self._deleted(error))
@@ -174,7 +205,7 @@ class SegmentCleaner:
     def _with_events(self, found: Sequence[RemovableSegment]) -> list[RemovableSegment]:
         """Return segments whose events the archive holds; count the bytes of the others."""
         events_lsn = self._archive_refresher.events_lsn
-        if events_lsn is None or self._wal.allocation_error is not None:
+        if events_lsn is None or self._wal.shortage is not None:
             self._events_waiting_bytes = 0
             return [*found]
         self._events_waiting_bytes = sum(
@@ -186,11 +217,24 @@ class SegmentCleaner:
         if not self._is_over(error):
             self._finish()
 
-    # -- snapshots ------------------------------------------------------------------------------
+    # -- snapshots and bounds -------------------------------------------------------------------
 
     def _snapshot_written(self) -> None:
         if self.waiting_bytes:
             self.wake()
+
+    def _bounds_written(self) -> None:
+        if self.bounds_waiting_bytes:
+            self.wake()
+
+    def _request_bounds_for(self, waiting_bytes: int) -> None:
+        """Write the bounds at once if the disk is full; else a write follows each new segment."""
+        if self._bounds is not None and waiting_bytes and self._wal.shortage is not None:
+            self._bounds.request(lambda error: self.wake())
+
+    def _examined(self) -> None:
+        self._take_snapshot_for(self.waiting_bytes)
+        self._request_bounds_for(self._archived_segment_cleaner.retained.bounds)
 
     def _take_snapshot_for(self, waiting_bytes: int) -> None:
         """Request a snapshot at the next frame boundary, if ``waiting_bytes`` are worth one.
@@ -206,7 +250,7 @@ class SegmentCleaner:
                 self._group_commit.mark()
 
     def _is_worth_a_snapshot(self, waiting_bytes: int) -> bool:
-        if self._wal.allocation_error is not None:
+        if self._wal.shortage is not None:
             return waiting_bytes > 0
         cost = max(self._wal.options.segment_bytes, self._snapshotter.last_bytes)
         return waiting_bytes >= cost

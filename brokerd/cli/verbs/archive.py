@@ -19,6 +19,7 @@ _WAITS = {
     "events": "without records, for the archive to have their events",
     "newer": "for newer journal (archive.keep_wal_bytes)",
     "snapshot": "for two snapshots",
+    "bounds": "for the next write of state/bounds",
     "lacking": "for something that the archive lacks",
 }
 

@@ -43,6 +43,8 @@ class Coverage(NamedTuple):
     """Segments that end above stay, because reads from the log are quicker."""
     snapshot_lsn: int
     """Where the second-newest snapshot begins."""
+    bounds_lsn: int
+    """Segments that end above stay, because the file of bounds lacks topics that they create."""
 
 
 @dataclass
@@ -55,6 +57,8 @@ class RetainedBytes:
     """They are among the newest, which stay."""
     snapshot: int = 0
     """The older snapshot still needs them."""
+    bounds: int = 0
+    """The last written bounds do not cover them."""
     lacking: int = 0
     """The archive lacks records of them."""
     lack: str | None = None
@@ -125,6 +129,8 @@ class CoveragePlan:
             self.retained.kept += size
         elif segment.end_lsn > coverage.snapshot_lsn:
             self.retained.snapshot += size
+        elif segment.end_lsn > coverage.bounds_lsn:
+            self.retained.bounds += size
         elif (
             gap is not None
             and gap.number == coverage.number
