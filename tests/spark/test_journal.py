@@ -89,12 +89,20 @@ def test_what_was_seen_of_the_file_that_is_written_to_is_not_read_again(
     assert log.read() == log.expected()
 
 
-def test_a_file_that_is_another_by_now_is_read_from_its_beginning(log: Log) -> None:
+@pytest.mark.parametrize("is_replaced", [False, True])
+def test_a_file_that_is_another_by_now_is_read_from_its_beginning(
+    log: Log, is_replaced: bool
+) -> None:
     """A copy of the log that was brought back is shorter than the log was."""
     path = log.wal / f"{0:020d}.wal"
-    before, expected = path.read_bytes(), log.expected()
+    before, expected, end = path.read_bytes(), log.expected(), log_end(log.place).lsn
     log.append(1, 0, b"more")
     log.append(1, 0, b"still more")
     assert log.read() == log.expected()
-    path.write_bytes(before)
+    longer = log_end(log.place).lsn
+    assert longer > end
+    if is_replaced:
+        path.unlink()
+    path.write_bytes(before.ljust(longer + 4096, b"\0"))  # a broker reserves space behind the end
+    assert log_end(log.place).lsn == end
     assert log.read() == expected

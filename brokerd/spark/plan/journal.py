@@ -134,13 +134,15 @@ def _file_start(wal: Path, lsn: int) -> int:
 class _TailCache:
     """Caches the frames of the open file, so that a stream reads only new frames.
 
-    A sound frame is on the disk and stays there, because a restarted broker begins a new file.
+    A sound frame is on the disk and stays there, because a restarted broker begins a new file. Only
+    a restore of an older copy takes frames back: then the cache scans the file again.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._file: JournalFile | None = None
         self._scan: ScannedFrames | None = None
+        self._mark: _EndMark | None = None
 
     def scan(self, fd: int, file: JournalFile) -> ScannedFrames:
         """Return the frames of the whole file. Raises the errors of `scan_tail`."""
@@ -149,15 +151,32 @@ class _TailCache:
             scan = None if before is None else _extend_scan(fd, file, before)
             self._file = file
             self._scan = scan_tail(fd, file) if scan is None else scan
+            self._mark = _end_mark(fd, self._scan.end)
             return self._scan
 
     def end(self, fd: int, file: JournalFile) -> int:
         """Return the end position of the last sound frame."""
         with self._lock:
-            cached = self._scan if self._file == file else None
-        if cached is not None and not any(os.pread(fd, FRAME_HEADER_BYTES, cached.end)):
+            cached, mark = (self._scan, self._mark) if self._file == file else (None, None)
+        is_kept = cached is not None and _end_mark(fd, cached.end) == mark
+        if cached is not None and is_kept and not any(os.pread(fd, FRAME_HEADER_BYTES, cached.end)):
             return cached.end
         return self.scan(fd, file).end
+
+
+class _EndMark(NamedTuple):
+    """The part of a file that an older copy of it lacks."""
+
+    device: int
+    inode: int
+    last_bytes: bytes
+    """The bytes before the end of the last sound frame."""
+
+
+def _end_mark(fd: int, end: int) -> _EndMark:
+    status = os.fstat(fd)
+    last_bytes = os.pread(fd, FRAME_HEADER_BYTES, end - FRAME_HEADER_BYTES)
+    return _EndMark(status.st_dev, status.st_ino, last_bytes)
 
 
 _TAIL_CACHE = _TailCache()
