@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from hypothesis import strategies as st
 
 from brokerd.archive.contract.layout import ARCHIVE_APP, RECORDS, Range
 from brokerd.archive.contract.view import ArchiveUnavailable, ForeignArchive
-from brokerd.archive.delta import log_reader
+from brokerd.archive.delta import history, log_reader
 from brokerd.archive.delta.actions import STATISTICS_PROPERTY, AddFile, add_file
 from brokerd.archive.delta.checkpoints import checkpoint_if_due
 from brokerd.archive.delta.history import list_versions
@@ -451,6 +452,51 @@ def test_checkpoint_that_is_removed_before_it_is_read_is_named(
     for read in (read_log_id, lambda place: DeltaLog(place, LOG_ID).read()):
         with pytest.raises(ArchiveUnavailable, match="parquet cannot be read: No such"):
             read(table.path)
+
+
+def listed_before(monkeypatch: pytest.MonkeyPatch, names: log_reader.LogListing) -> None:
+    """Give the next reader a listing from before the last changes."""
+    answers = iter((names,))
+    for module in (log_reader, history):
+        monkeypatch.setattr(
+            module, "list_log", lambda place: next(answers, None) or list_log(place)
+        )
+
+
+READERS: dict[str, Callable[[Path], object]] = {
+    "newest": lambda place: rows(DeltaLog(place, LOG_ID).read() or pytest.fail("no table")),
+    "version": lambda place: rows(DeltaLog(place, LOG_ID).read_at(4)),
+    "log id": read_log_id,
+}
+
+
+@pytest.mark.parametrize("has_checkpoint", [False, True])
+@pytest.mark.parametrize("name", READERS)
+def test_files_that_vacuum_deletes_between_listing_and_reading_are_not_needed(
+    table: Table, monkeypatch: pytest.MonkeyPatch, name: str, has_checkpoint: bool
+) -> None:
+    fill(table, 2)
+    if has_checkpoint:
+        checkpoint(table)
+    fill(table, 4)
+    expected, names = READERS[name](table.path), list_log(table.path)
+    checkpoint(table)
+    for version in range(4):
+        commit_path(table, version).unlink()
+        commit_path(table, version).with_name(checkpoint_name(version)).unlink(missing_ok=True)
+    listed_before(monkeypatch, names)
+    assert READERS[name](table.path) == expected
+
+
+def test_the_history_leaves_out_commits_that_are_deleted_during_its_reading(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(table, 4)
+    names = list_log(table.path)
+    for version in range(3):
+        commit_path(table, version).unlink()
+    listed_before(monkeypatch, names)
+    assert [one.version for one in list_versions(table.path)] == [3, 4]
 
 
 # -- an unusual log --------------------------------------------------------------------------------

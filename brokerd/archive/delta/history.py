@@ -54,7 +54,9 @@ def list_versions(table: Place) -> list[VersionInfo]:
         path = f"{COMMITS}/{commit_name(version)}"
         try:
             data = store.read(path, FILE_BYTES_MAX)
-        except (FileNotFoundError, OSError) as error:
+        except OSError as error:
+            if isinstance(error, FileNotFoundError) and version not in list_log(table).commits:
+                continue  # vacuum deleted it since the listing
             raise ArchiveUnavailable(f"{table / path} cannot be read: {error}") from error
         decode_commit(data, table / path)  # proves it
         lines = _LINES.decode_lines(data)

@@ -7,9 +7,9 @@ the damaged file.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from brokerd.archive.contract.layout import LOG_ID_PROPERTY, VERSION, VERSION_PROPERTY
 from brokerd.archive.contract.view import ArchiveUnavailable, ForeignArchive
@@ -32,6 +32,12 @@ from brokerd.archive.delta.log_files import (
 from brokerd.archive.storage.address import Place
 from brokerd.archive.storage.store import open_store
 from brokerd.errors import NewerFormat
+
+_T = TypeVar("_T")
+
+
+class _MissingCommit(ArchiveUnavailable):
+    """A commit is missing, and no checkpoint replaces it."""
 
 
 class LogListing(NamedTuple):
@@ -93,7 +99,7 @@ class DeltaLog:
         :raises NewerFormat: a later version of brokerd wrote it.
         """
         with _unavailable(self.table):
-            return self._read()
+            return _with_new_listing(self._read)
 
     def _read(self) -> Snapshot | None:
         known = self._snapshot
@@ -125,15 +131,18 @@ class DeltaLog:
         :raises NewerFormat: a later version of brokerd wrote it.
         """
         with _unavailable(self.table):
-            names = list_log(self.table)
-            newest = max(names.commits | names.checksummed, default=-1)
-            if not 0 <= version <= newest:
-                raise ArchiveUnavailable(
-                    f"{self.table} has no version {version}; the newest is {newest}"
-                )
-            checkpoints = frozenset(one for one in names.checkpoints if one <= version)
-            base = self._base(names._replace(checkpoints=checkpoints))
-            return self._follow(base, version)
+            return _with_new_listing(lambda: self._read_at(version))
+
+    def _read_at(self, version: int) -> Snapshot:
+        names = list_log(self.table)
+        newest = max(names.commits | names.checksummed, default=-1)
+        if not 0 <= version <= newest:
+            raise ArchiveUnavailable(
+                f"{self.table} has no version {version}; the newest is {newest}"
+            )
+        checkpoints = frozenset(one for one in names.checkpoints if one <= version)
+        base = self._base(names._replace(checkpoints=checkpoints))
+        return self._follow(base, version)
 
     def _is_unchanged(self, version: int) -> bool:
         """Return True if the version is still the newest; False if unknown. The check is cheap."""
@@ -162,7 +171,7 @@ class DeltaLog:
             try:
                 data = self._store.read(_commit_path(version), FILE_BYTES_MAX)
             except FileNotFoundError:
-                raise ArchiveUnavailable(
+                raise _MissingCommit(
                     f"{path} is missing, and no checkpoint replaces it; restore it from a backup"
                 ) from None
             actions = decode_commit(data, path)
@@ -192,16 +201,20 @@ def read_log_id(table: Place) -> str | None:
     Raises ArchiveUnavailable and ForeignArchive.
     """
     with _unavailable(table):
-        for version in sorted(list_log(table).checksummed, reverse=True):
-            checkpoint = read_checkpoint(table, version)
-            if checkpoint is not None:
-                return _log_id(decode_checkpoint(checkpoint), table)
-        path = _commit_path(0)
-        try:
-            commit = open_store(table).read(path, FILE_BYTES_MAX)
-        except FileNotFoundError:
-            return None
-        return _log_id(decode_commit(commit, table / path), table)
+        return _with_new_listing(lambda: _read_log_id(table))
+
+
+def _read_log_id(table: Place) -> str | None:
+    names = list_log(table)
+    for version in sorted(names.checksummed, reverse=True):
+        checkpoint = read_checkpoint(table, version)
+        if checkpoint is not None:
+            return _log_id(decode_checkpoint(checkpoint), table)
+    if 0 not in names.commits:
+        return None
+    path = _commit_path(0)
+    commit = open_store(table).read(path, FILE_BYTES_MAX)
+    return _log_id(decode_commit(commit, table / path), table)
 
 
 def _log_id(actions: Actions, table: Place) -> str:
@@ -211,9 +224,21 @@ def _log_id(actions: Actions, table: Place) -> str:
     return found
 
 
+def _with_new_listing(read: Callable[[], _T]) -> _T:
+    """Call ``read``, and call it again if a listed file is gone.
+
+    Vacuum deletes old commits and checkpoints, which a newer checkpoint replaces, also while a
+    reader is between its listing and its reading.
+    """
+    try:
+        return read()
+    except (FileNotFoundError, _MissingCommit):
+        return read()
+
+
 @contextmanager
 def _unavailable(table: Place) -> Iterator[None]:
-    """Convert an OSError to an ArchiveUnavailable: vacuum may delete a listed file."""
+    """Convert an OSError to an ArchiveUnavailable."""
     try:
         yield
     except OSError as error:
