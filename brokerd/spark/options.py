@@ -57,6 +57,22 @@ OFFSET_MAX = (1 << 63) - 1
 MAX_BYTES_MIN = 1 << 10
 """The smallest ``maxBytesPerTrigger``. With a smaller limit, most micro-batches would be empty."""
 
+_KAFKA = {
+    "kafka.bootstrap.servers": "load() takes the broker's data directory, or an archive",
+    "subscribe": "topics names the topics",
+    "subscribepattern": "topics names the topics, and * in it stands for any characters",
+    "startingoffsets": "from is the beginning",
+    "startingoffsetsbytimestamp": "from is the beginning, also as a time",
+    "startingtimestamp": "from is the beginning, also as a time",
+    "endingoffsets": "to is the end",
+    "endingoffsetsbytimestamp": "to is the end, also as a time",
+    "endingtimestamp": "to is the end, also as a time",
+    "maxoffsetspertrigger": "maxBytesPerTrigger limits a micro-batch",
+}
+"""What takes the place of options of Spark's source for Kafka.
+
+https://spark.apache.org/docs/latest/streaming/structured-streaming-kafka-integration.html
+"""
 _PATH = "path"
 _PATHS = "paths"
 """Options of Spark itself: the path given to ``load``, and several paths as JSON."""
@@ -168,7 +184,8 @@ def parse_options(given: Mapping[str, str]) -> Options:
     }
     for name in values:
         if name not in known:
-            raise BadOption(f"unknown option {_quoted(name)}; the options are {', '.join(NAMES)}")
+            hint = _KAFKA.get(name, f"the options are {', '.join(NAMES)}")
+            raise BadOption(f"unknown option {_quoted(name)}; {hint}")
     values = {known[name]: value for name, value in values.items()}
     table = _table(values)
     only = _only(values)

@@ -101,6 +101,8 @@ def test_offsets_by_topic_and_partition_are_json() -> None:
     ("options", "said"),
     [
         ({"topic": "a"}, "unknown option 'topic'; the options are topics, columns, from, to, "),
+        ({"subscribe": "a"}, "unknown option 'subscribe'; topics names the topics"),
+        ({"kafka.bootstrap.servers": "a"}, "load() takes the broker's data directory"),
         ({"paths": '["/a", "/b"]'}, "one path"),
         ({"topics": ""}, "topics='' lacks a name"),
         ({"topics": "a,,b"}, "lacks a name"),

@@ -38,6 +38,7 @@ def test_names_have_any_case_and_values_their_units() -> None:
         ({**SERVER, "topic": "a\nb"}, "control characters"),
         ({**SERVER, "topic": "__brokerd.7"}, "the broker's own"),
         ({**SERVER, "topics": "a"}, "unknown option 'topics'; the options of a write are server"),
+        ({"kafka.bootstrap.servers": "a:1", "topic": "a"}, "listener as server"),
         ({**SERVER, "path": "/data"}, "the sink has no path"),
         ({**SERVER, "password": "hush"}, "logs in by a certificate"),
         ({**SERVER, "batchBytes": "9MiB"}, "too large: give 8388608 or less"),

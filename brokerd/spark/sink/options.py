@@ -138,6 +138,11 @@ def _known(given: Mapping[str, str]) -> dict[str, str]:
                 "(tlsCertificateFile), or as the account of the broker's listener "
                 "(mamamia.principal)"
             )
+        elif name == "kafka.bootstrap.servers":
+            raise BadOption(
+                f"unknown option {escaped(written)!r}: give the address of the broker's Mamamia "
+                "listener as server"
+            )
         elif name not in _OF_SPARK:
             raise BadOption(
                 f"unknown option {escaped(written)[:60]!r}; the options of a write are "
