@@ -40,7 +40,7 @@ from brokerd.server.assembly import (
 from brokerd.server.config import Config, Limits, Wal
 from brokerd.server.endpoints import address_text, parse
 from tests.certificates import tls
-from tests.protocols.serving import CONFIG, no_faults, reactor, until
+from tests.protocols.serving import CONFIG, SECONDS, no_faults, reactor, until
 
 __all__ = ["no_faults"]
 
@@ -61,7 +61,7 @@ class Served:
         """Call a client of its own, in a thread."""
 
         def work() -> Any:
-            with MamamiaClient(self.address, timeout=20, **options) as client:
+            with MamamiaClient(self.address, timeout=SECONDS, **options) as client:
                 return call(client)
 
         return await deferToThread(work)
@@ -238,7 +238,7 @@ async def test_a_peer_that_shuts_its_sending_side_gets_all_answers(
 
     def work() -> bytes:
         host, port = running.address.split(":")
-        with socket.create_connection((host, int(port)), timeout=20) as peer:
+        with socket.create_connection((host, int(port)), timeout=SECONDS) as peer:
             peer.sendall(b"".join(map(mm.encode_request, requests)))
             peer.shutdown(socket.SHUT_WR)
             return b"".join(iter(lambda: peer.recv(65_536), b""))
@@ -300,7 +300,7 @@ async def test_a_stop_does_not_wait_for_an_archive_that_never_answers(
     monkeypatch.setattr("brokerd.server.assembly.ARCHIVE_STOP_SECONDS", 0.05)
     running = await serve(tmp_path)
     await running.ask(lambda client: client.produce("orders", b"x"))
-    assert asked.wait(10)
+    assert asked.wait(SECONDS)
     with capturedLogs() as captured:
         await running.stop()
     away.set()
@@ -346,7 +346,7 @@ async def test_a_stop_writes_bounds_and_snapshot_at_once(
 ) -> None:
     """A slow disk delays the stop by one of them, not by both."""
     running = await serve(tmp_path)
-    barrier = threading.Barrier(2, timeout=20)
+    barrier = threading.Barrier(2, timeout=SECONDS)
     writes = running.core.broker.last_writes()
     both = [lambda write=write: (barrier.wait(), write()) for write in writes]
     monkeypatch.setattr(running.core.broker, "last_writes", lambda: both)
@@ -393,7 +393,7 @@ async def test_a_fault_after_the_replay_fails_the_start(
     core = make_core(CONFIG, tmp_path, reactor)
     core.lock()
     with pytest.raises(DamagedData):
-        await core.open().addTimeout(20, reactor)
+        await core.open().addTimeout(SECONDS, reactor)
     core.abandon()
 
 
@@ -422,7 +422,7 @@ async def test_a_tls_connection_closed_by_the_broker_is_gone(
 
     def work() -> bytes:
         host, port = running.address.split(":")
-        plain = socket.create_connection((host, int(port)), timeout=20)
+        plain = socket.create_connection((host, int(port)), timeout=SECONDS)
         with context.wrap_socket(plain, server_hostname="broker") as peer:
             peer.sendall(mm.encode_request(mm.Produce("orders", b"x")) + b"\xff\xff\xff\xff")
             data = b"".join(iter(lambda: peer.recv(65_536), b""))
@@ -489,7 +489,7 @@ async def test_the_limit_on_connections_is_one_for_all_listeners(
     ports = {form: await parse(reactor, form, "tcp:0").listen(core.factory(form)) for form in forms}
 
     def connected(form: str) -> socket.socket:
-        return socket.create_connection(("127.0.0.1", ports[form].getHost().port), timeout=20)
+        return socket.create_connection(("127.0.0.1", ports[form].getHost().port), timeout=SECONDS)
 
     def is_closed(peer: socket.socket) -> bool:
         return peer.recv(1) == b""

@@ -21,7 +21,7 @@ from brokerd.server.process_exit import FAIL_SECONDS, STOP_SECONDS, ProcessExit
 
 ROOT = Path(__file__).resolve().parent.parent
 OPTIONS = ["--pidfile=", "brokerd", "--admin", "tcp:0", "--listen", "mamamia=tcp:0"]
-SECONDS = 30
+SECONDS = 120
 
 
 class Twistd:

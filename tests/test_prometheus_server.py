@@ -65,7 +65,7 @@ class Server:
 
     def get(self, path: str, **query: str) -> Any:
         url = f"http://{self.address}/api/v1/{path}?{urllib.parse.urlencode(query)}"
-        with urllib.request.urlopen(url, timeout=10) as answer:
+        with urllib.request.urlopen(url, timeout=SECONDS) as answer:
             found = json.loads(answer.read())
         assert found["status"] == "success"
         return found["data"]
@@ -115,7 +115,7 @@ def report_stream(broker: BrokerProcess) -> None:
     url = f"http://{broker.admin}/api/v1/streams/loader/position"
     headers = {"content-type": "application/json"}
     request = urllib.request.Request(url, body, headers, method="PUT")
-    with urllib.request.urlopen(request, timeout=10) as answer:
+    with urllib.request.urlopen(request, timeout=SECONDS) as answer:
         assert answer.status == 200
 
 

@@ -215,7 +215,7 @@ def test_a_hung_disk_does_not_block_the_stop_at_listeners_json(
     unlink = Path.unlink
 
     def hang(path: Path, missing_ok: bool = False) -> None:
-        back.wait(20)
+        back.wait(60)
         unlink(path, missing_ok)
 
     monkeypatch.setattr(Path, "unlink", hang)
@@ -256,7 +256,7 @@ def test_a_hung_disk_does_not_block_the_release_of_the_lock(
     close = os.close
 
     def hang(descriptor: int) -> None:
-        back.wait(20)
+        back.wait(60)
         close(descriptor)
         closed.set()
 
@@ -264,7 +264,7 @@ def test_a_hung_disk_does_not_block_the_release_of_the_lock(
     lock.release()
     assert not closed.is_set()
     back.set()
-    assert closed.wait(20)
+    assert closed.wait(60)
     lock.release()
 
 

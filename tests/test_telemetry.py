@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import re
 import socket
-import time
 from collections.abc import Iterator
 from contextlib import closing
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -71,7 +70,7 @@ class Collector:
         class Handler(BaseHTTPRequestHandler):
             def do_POST(self) -> None:
                 body = self.rfile.read(int(self.headers["Content-Length"]))
-                collector.answers.wait(30)
+                collector.answers.wait(120)
                 collector.headers.append({name.lower(): v for name, v in self.headers.items()})
                 request = trace_service.ExportTraceServiceRequest.FromString(body)
                 collector.requests.append(request)
@@ -355,11 +354,10 @@ async def test_a_stop_does_not_wait_for_a_stuck_collector(
     await core.open()
     broker = core.broker
     broker.appender.produce(broker.topics.create("orders").partition(0), b"x", metadata=metadata())
-    began = time.monotonic()
     with capturedLogs() as logs:
         await core.close()
     assert "telemetry-hangs" in [event.get("event_id") for event in logs]
-    assert time.monotonic() - began < 10, "the collector would take 30 s"
+    assert not collector.requests, "the collector answers only after the stop"
     assert core.status()["telemetry"]["spans"]["produce"] == 1, "it had a span to send"
     assembly.make_core(Config(), tmp_path, reactor).lock()  # the stop released the directory
 

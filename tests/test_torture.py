@@ -280,7 +280,7 @@ def peer(tmp_path: Path) -> Iterator[Callable[[bytes], str]]:
 
     yield start
     for thread in threads:
-        thread.join(10)
+        thread.join(60)
 
 
 class TestWire:

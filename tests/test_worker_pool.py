@@ -21,7 +21,7 @@ class Reactor:
 
     def run(self, count: int) -> None:
         for _ in range(count):
-            function, *args = self.calls.get(timeout=10)
+            function, *args = self.calls.get(timeout=60)
             function(*args)
 
 

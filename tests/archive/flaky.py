@@ -64,7 +64,7 @@ def proxy(server: str, flaky: Flaky) -> Iterator[str]:
                 self._say(status, headers, data)
 
         def _ask(self, body: bytes) -> tuple[int, dict[str, str], bytes]:
-            connection = HTTPConnection(host, timeout=20)
+            connection = HTTPConnection(host, timeout=60)
             try:
                 connection.request(self.command, self.path, body, dict(self.headers.items()))
                 response = connection.getresponse()

@@ -173,10 +173,10 @@ def test_map_takes_less_than_a_kilobyte_a_file() -> None:
 
 def test_file_is_found_in_microseconds_among_many() -> None:
     found = FileMap(many(10_000))
-    began = time.perf_counter()
+    began = time.thread_time()
     for n in range(1, 10_000, 7):
         if n % 10:
             piece = found.find(n % 100 + 1, 0, n * 10**6 + 5)
             assert piece is not None
             assert piece.first == n * 10**6
-    assert (time.perf_counter() - began) / (10_000 / 7) < 100e-6
+    assert (time.thread_time() - began) / (10_000 / 7) < 100e-6

@@ -406,7 +406,7 @@ def test_there_is_nothing_before_the_first_rollup(bucket: ObjectAddress) -> None
 def test_a_server_that_is_down_takes_nothing_away(
     world: World, bucket: ObjectAddress, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Who looks meanwhile hears so, within seconds; then all is as it was."""
+    """Who looks meanwhile hears so, without retries; then all is as it was."""
     world.add(own(0, 10))
     with server_gone(monkeypatch):
         began = time.monotonic()
@@ -415,7 +415,7 @@ def test_a_server_that_is_down_takes_nothing_away(
             archive.refresh()
         with pytest.raises(ArchiveUnavailable, match="no connection to the server"):
             ensure_tables(bucket, LOG_ID, NOW_MS)
-        assert time.monotonic() - began < 10
+        assert time.monotonic() - began < store_object.RETRY_SECONDS
         assert SECRET not in str(caught.value)
     found = archive.refresh()
     assert found is not None
@@ -451,7 +451,7 @@ def authenticating(server: str) -> Iterator[None]:
             data=count.encode(),
             headers={"Content-Type": "text/plain"},
         )
-        urllib.request.urlopen(asked, timeout=10).close()
+        urllib.request.urlopen(asked, timeout=60).close()
 
     allow("0")
     try:

@@ -154,7 +154,7 @@ async def test_a_server_that_is_down_holds_up_nothing_else(
             assert await deferToThread(read, address) == VALUES
             assert journal <= set((data_dir / "wal").glob("*.wal"))
             began = time.monotonic()
-        assert time.monotonic() - began < 20
+        assert time.monotonic() - began < 60
         server.start()
         async with served(data_dir, bucket) as (core, address):
             await until(let_go(core, data_dir))

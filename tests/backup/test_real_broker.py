@@ -21,7 +21,7 @@ from brokerd.client.mamamia import MamamiaClient
 from brokerd.codecs.mamamia import BatchSettle
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-SECONDS = 60
+SECONDS = 120
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT)}
 TWISTD = "from twisted.scripts.twistd import run; run()"
 BROKERCTL = "from brokerd.cli.main import main; main()"
@@ -86,18 +86,26 @@ class Load:
         self._settled: set[int] = set()
         self.sent = 0
         self._is_over = False
+        self._failures: list[BaseException] = []
         works: list[Callable[[MamamiaClient], None]] = [self._produce, self._produce, self._work]
         self._threads = [threading.Thread(target=self._run, args=(work,)) for work in works]
         for thread in self._threads:
             thread.start()
 
     def _run(self, work: Callable[[MamamiaClient], None]) -> None:
-        with self._broker.connect() as client:
-            try:
+        """Work until the end of the load or of the broker."""
+        try:
+            with self._broker.connect() as client:
                 while not self._is_over:
                     work(client)
-            except ConnectionLost:
-                assert self._broker.process.poll() is not None or self._is_over
+        except ConnectionLost:
+            # The kernel closes the connections of a killed process before the process has ended.
+            try:
+                self._broker.process.wait(SECONDS)
+            except subprocess.TimeoutExpired as error:
+                self._failures.append(error)
+        except BaseException as error:
+            self._failures.append(error)
 
     def _produce(self, client: MamamiaClient) -> None:
         with self._lock:
@@ -123,15 +131,20 @@ class Load:
             return dict(self._records), set(self._settled)
 
     def wait_for(self, count: int) -> None:
-        deadline = time.monotonic() + SECONDS
-        while len(self._records) < count:
-            assert time.monotonic() < deadline, len(self._records)
+        """Wait for so many records. Fail when no record comes for two minutes."""
+        found, heard = -1, 0.0
+        while found < count:
+            assert not self._failures
+            if len(self._records) > found:
+                found, heard = len(self._records), time.monotonic()
+            assert time.monotonic() < heard + SECONDS, found
             time.sleep(0.02)
 
     def end(self) -> None:
         self._is_over = True
         for thread in self._threads:
-            thread.join(SECONDS)
+            thread.join(2 * SECONDS)
+        assert not self._failures
 
 
 def brokerctl(*arguments: object) -> subprocess.Popen[str]:

@@ -167,7 +167,7 @@ def test_to_drop_a_few_chunks_costs_the_same_whatever_else_is_held() -> None:
     lists = [ChunkList() for _ in range(20_000)]
     for chunks in lists:
         cache.add(chunks, MutableChunk(0))
-    began = time.process_time()
+    began = time.thread_time()
     for chunks in lists[:100]:
         cache.drop([chunks])
-    assert time.process_time() - began < 0.1, "a look at each of the others took 0.5 s"
+    assert time.thread_time() - began < 0.1, "a look at each of the others took 0.5 s"

@@ -125,5 +125,5 @@ def over_tls(
         yield lambda address, timeout: ready.pop(), ssl.create_default_context(cafile=str(cert))
     finally:
         theirs.close()
-        thread.join(10.0)
+        thread.join(60.0)
     assert not thread.is_alive()

@@ -241,10 +241,10 @@ def test_more_bytes_than_any_buffer_holds_can_be_sent_together(of: Format) -> No
     thread = threading.Thread(target=serve)
     thread.start()
     with ours:
-        with of.client("b:1", connect=lambda *_: theirs, timeout=10.0) as client:
+        with of.client("b:1", connect=lambda *_: theirs, timeout=60.0) as client:
             ask(client, [of.harmless])
             answers = ask(client, [of.harmless] * 3_000)
-        thread.join(10.0)
+        thread.join(60.0)
     assert len(answers) == 3_000
 
 
@@ -264,9 +264,9 @@ def test_a_request_larger_than_any_buffer_is_sent_to_who_answers_only_then(name:
 
     thread = threading.Thread(target=serve)
     thread.start()
-    with ours, FORMATS[name].client("b:1", connect=lambda *_: theirs, timeout=5.0) as client:
+    with ours, FORMATS[name].client("b:1", connect=lambda *_: theirs, timeout=60.0) as client:
         assert len(ask(client, [large[name]])) == 1
-        thread.join(10.0)
+        thread.join(60.0)
 
 
 def test_what_is_raised_can_be_imported_with_the_asynchronous_client() -> None:

@@ -237,9 +237,9 @@ def test_an_answer_of_32_mb_is_read():
     ours, theirs = socket.socketpair()
     thread = threading.Thread(target=lambda: ours.sendall(consumed(None, value)))
     thread.start()
-    with ours, FlymqClient("b:1", connect=lambda *_: theirs, timeout=10.0) as client:
+    with ours, FlymqClient("b:1", connect=lambda *_: theirs, timeout=60.0) as client:
         assert client.consume("t", 0, 0).value == value
-        thread.join(10.0)
+        thread.join(60.0)
 
 
 def test_a_record_that_no_answer_could_hold_is_refused_before_anything_is_sent(peer):
@@ -260,7 +260,7 @@ def test_a_large_answer_arrives_over_tls(tmp_path):
     answer = consumed(b"k", value)
     with (
         over_tls(tmp_path, fm.FrameReader().feed, answer) as (connect, context),
-        FlymqClient("broker:9092", connect=connect, ssl_context=context, timeout=10.0) as client,
+        FlymqClient("broker:9092", connect=connect, ssl_context=context, timeout=60.0) as client,
     ):
         assert client.consume("t", 0, 0) == fm.Consumed(b"k", value)
 
@@ -279,7 +279,7 @@ def test_a_certificate_that_is_not_trusted_is_not_tried_again(tmp_path):
                 "broker:9092",
                 connect=counted,
                 ssl_context=ssl.create_default_context(),
-                timeout=10.0,
+                timeout=60.0,
                 resend=True,
                 sleep=slept.append,
             ) as client,
@@ -392,9 +392,9 @@ def test_more_bytes_than_any_buffer_holds_can_be_sent_together():
     thread = threading.Thread(target=echo)
     thread.start()
     requests = [fm.Fetch("t", 0, 0, 1, "f" * 200, sdk=True)] * COUNT
-    with ours, FlymqClient("b:1", connect=lambda *_: theirs, timeout=10.0) as client:
+    with ours, FlymqClient("b:1", connect=lambda *_: theirs, timeout=60.0) as client:
         answers = client.send_many(requests)
-        thread.join(10.0)
+        thread.join(60.0)
     assert [one.next_offset for one in answers] == list(range(COUNT))
 
 
@@ -469,9 +469,9 @@ def test_the_example_runs(monkeypatch, capsys):
 
     thread = threading.Thread(target=serve)
     thread.start()
-    client = FlymqClient("broker:9092", connect=lambda *_: theirs, timeout=10.0)
+    client = FlymqClient("broker:9092", connect=lambda *_: theirs, timeout=60.0)
     monkeypatch.setattr(flymq, "FlymqClient", lambda address: client)
     exec(dedent(EXAMPLE), {})
-    thread.join(10.0)
+    thread.join(60.0)
     ours.close()
     assert capsys.readouterr().out == "41 None b'a'\n42 b'k' b'hi'\n"

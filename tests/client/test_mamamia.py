@@ -38,7 +38,7 @@ def peer() -> Iterator[MamamiaPeer]:
 
 
 def client_of(peer: MamamiaPeer, **options: object) -> MamamiaClient:
-    return MamamiaClient("broker:9000", connect=peer.connect, timeout=5.0, **options)
+    return MamamiaClient("broker:9000", connect=peer.connect, timeout=60.0, **options)
 
 
 CALLS: list[tuple[Callable[[MamamiaClient], object], mm.Request, bytes, object]] = [
@@ -176,9 +176,9 @@ def test_more_bytes_than_any_buffer_holds_can_be_sent_together():
     thread = threading.Thread(target=echo)
     thread.start()
     requests = [mm.Acquire("l", "g", "c" * 200)] * COUNT
-    with ours, MamamiaClient("b:1", connect=lambda *_: theirs, timeout=10.0) as client:
+    with ours, MamamiaClient("b:1", connect=lambda *_: theirs, timeout=60.0) as client:
         answers = client.send_many(requests)
-        thread.join(10.0)
+        thread.join(60.0)
     assert [one.message.id for one in answers] == list(range(COUNT))
 
 
@@ -279,7 +279,7 @@ def test_a_large_answer_arrives_over_tls(tmp_path):
     answer = mm.acquired(0, "l", payload, 0, None)
     with (
         over_tls(tmp_path, mm.FrameReader().feed, answer) as (connect, context),
-        MamamiaClient("broker:9000", connect=connect, ssl_context=context, timeout=10.0) as client,
+        MamamiaClient("broker:9000", connect=connect, ssl_context=context, timeout=60.0) as client,
     ):
         assert client.acquire("l", "g", "c") == mm.Message(0, "l", payload, None)
 

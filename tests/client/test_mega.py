@@ -176,7 +176,7 @@ def test_it_speaks_tls(tmp_path: Path) -> None:
         over_tls(tmp_path, mega.RequestReader().feed, answer) as (connect, context),
         MegaClient(
             "broker:8080",
-            timeout=5.0,
+            timeout=60.0,
             ssl_context=context,
             server_hostname="broker",
             connect=connect,

@@ -26,7 +26,7 @@ def stream_to(peers: list[socket.socket], **options: object) -> Stream:
         peers.append(ours)
         return theirs
 
-    return Stream("broker:1", timeout=5.0, connect=connect, **options)
+    return Stream("broker:1", timeout=60.0, connect=connect, **options)
 
 
 def test_bytes_go_both_ways(peers: list[socket.socket]) -> None:

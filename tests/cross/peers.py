@@ -18,6 +18,7 @@ from brokerd.client.mamamia import MamamiaClient
 from brokerd.client.mega import MegaClient
 from brokerd.client.rustlog import RustlogClient
 from brokerd.codecs.rustlog import Dialect
+from tests.protocols.serving import SECONDS
 
 LARGE = 1_000_000
 """More bytes than any value of these tests."""
@@ -83,7 +84,7 @@ class Mamamia(Peer):
     has_keys = True
 
     def __init__(self, address: str) -> None:
-        self._client = MamamiaClient(address, timeout=20)
+        self._client = MamamiaClient(address, timeout=SECONDS)
 
     def close(self) -> None:
         self._client.close()
@@ -109,7 +110,7 @@ class FlyMQ(Peer):
     has_keys = True
 
     def __init__(self, address: str) -> None:
-        self._client = FlymqClient(address, timeout=20)
+        self._client = FlymqClient(address, timeout=SECONDS)
 
     def close(self) -> None:
         self._client.close()
@@ -134,7 +135,7 @@ class BlipMQ(Peer):
     name = listener = "blipmq"
 
     def __init__(self, address: str) -> None:
-        self._client = BlipmqClient(address, api_key="key", timeout=20)
+        self._client = BlipmqClient(address, api_key="key", timeout=SECONDS)
 
     def close(self) -> None:
         self._client.close()
@@ -154,7 +155,7 @@ class BlipMQ(Peer):
     def read(self, topic: str, reader: str, begun: int, count: int) -> list[Seen]:
         """Poll and acknowledge. A delivery tag is Mamamia's id of the message + 1."""
         seen: list[Seen] = []
-        while len(seen) < count and (delivery := self._client.receive(begun, timeout=5)):
+        while len(seen) < count and (delivery := self._client.receive(begun, timeout=SECONDS)):
             self._client.ack(delivery)
             seen.append(Seen(delivery.message, delivery.tag - 1, None))
         self._client.ping()
@@ -167,7 +168,7 @@ class RustLog(Peer):
     dialect: ClassVar[Dialect]
 
     def __init__(self, address: str) -> None:
-        self._client = RustlogClient(address, dialect=self.dialect, timeout=20)
+        self._client = RustlogClient(address, dialect=self.dialect, timeout=SECONDS)
 
     def close(self) -> None:
         self._client.close()
@@ -200,7 +201,7 @@ class MEGA(Peer):
     name = listener = "mega"
 
     def __init__(self, address: str) -> None:
-        self._client = MegaClient(address, timeout=20)
+        self._client = MegaClient(address, timeout=SECONDS)
 
     def close(self) -> None:
         self._client.close()

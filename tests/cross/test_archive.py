@@ -27,7 +27,7 @@ from brokerd.codecs.rustlog import Dialect
 from brokerd.server.assembly import BrokerCore
 from tests.cross.rolling import remove
 from tests.cross.serving import ARCHIVED, archive_all, listen_all, serve_archived
-from tests.protocols.serving import opened
+from tests.protocols.serving import SECONDS, opened
 
 COUNT = 300
 TOPIC = "t"
@@ -51,7 +51,7 @@ Read = Callable[[Place], Iterator[bytes]]
 
 
 def flymq(place: Place) -> Iterator[bytes]:
-    with FlymqClient(place.addresses["flymq"], timeout=20) as client:
+    with FlymqClient(place.addresses["flymq"], timeout=SECONDS) as client:
         offset = 0
         while (fetched := client.fetch(TOPIC, 0, offset, 7)).records:
             yield from (record.value for record in fetched.records)
@@ -60,7 +60,7 @@ def flymq(place: Place) -> Iterator[bytes]:
 
 def consumed(place: Place) -> Iterator[bytes]:
     """CONSUME, which tells nothing of where to go on."""
-    with FlymqClient(place.addresses["flymq"], timeout=20) as client:
+    with FlymqClient(place.addresses["flymq"], timeout=SECONDS) as client:
         offset = 0
         while records := client.fetch(TOPIC, 0, offset, 1).records:
             yield client.consume(TOPIC, 0, records[0].offset).value
@@ -68,13 +68,13 @@ def consumed(place: Place) -> Iterator[bytes]:
 
 
 def mega(place: Place) -> Iterator[bytes]:
-    with MegaClient(place.addresses["mega"], timeout=20) as client:
+    with MegaClient(place.addresses["mega"], timeout=SECONDS) as client:
         for message in client.read(TOPIC):
             yield message.payload
 
 
 def rustlog(place: Place, dialect: Dialect) -> Iterator[bytes]:
-    with RustlogClient(place.addresses["rustlog"], dialect=dialect, timeout=20) as client:
+    with RustlogClient(place.addresses["rustlog"], dialect=dialect, timeout=SECONDS) as client:
         for _, payload in client.read(TOPIC):
             yield payload
 
@@ -88,7 +88,7 @@ def rustlog_binary(place: Place) -> Iterator[bytes]:
 
 
 def mamamia(place: Place) -> Iterator[bytes]:
-    with MamamiaClient(place.addresses["mamamia"], timeout=20) as client:
+    with MamamiaClient(place.addresses["mamamia"], timeout=SECONDS) as client:
         while message := client.acquire(TOPIC, "readers", "worker"):
             client.settle(TOPIC, "readers", message.id, "worker")
             yield message.payload
@@ -96,7 +96,7 @@ def mamamia(place: Place) -> Iterator[bytes]:
 
 def mamamia_ordered(place: Place) -> Iterator[bytes]:
     """In batches of a group with key order; no record has a key."""
-    with MamamiaClient(place.addresses["mamamia"], timeout=20) as client:
+    with MamamiaClient(place.addresses["mamamia"], timeout=SECONDS) as client:
         while leased := client.acquire_batch(TOPIC, "ordered", "worker", 9):
             for message in leased:
                 yield message.payload
@@ -105,10 +105,15 @@ def mamamia_ordered(place: Place) -> Iterator[bytes]:
 
 
 def blipmq(place: Place) -> Iterator[bytes]:
-    with BlipmqClient(place.addresses["blipmq"], api_key="key", timeout=20) as client:
-        while delivery := client.receive(place.subscription, timeout=1):
+    with BlipmqClient(place.addresses["blipmq"], api_key="key", timeout=SECONDS) as client:
+        message = b""
+        while message != value(COUNT + LOG - 1):
+            delivery = client.receive(place.subscription, timeout=SECONDS)
+            assert delivery is not None
             client.ack(delivery)
-            yield delivery.message
+            message = delivery.message
+            yield message
+        assert client.receive(place.subscription, timeout=1) is None
 
 
 READERS: list[Read] = [
@@ -124,7 +129,7 @@ READERS: list[Read] = [
 
 
 def subscribe(addresses: dict[str, str]) -> int:
-    with BlipmqClient(addresses["blipmq"], api_key="key", timeout=20) as client:
+    with BlipmqClient(addresses["blipmq"], api_key="key", timeout=SECONDS) as client:
         return client.subscribe(TOPIC)
 
 
@@ -245,7 +250,8 @@ async def test_an_archive_that_is_not_there_is_missed_until_it_is_brought_back(
     (directory / "archive").rename(tmp_path / "elsewhere")
     async with AsyncExitStack() as stack:
         archived = await serve(stack, directory, filled.subscription)
-        client = stack.enter_context(FlymqClient(archived.place.addresses["flymq"], timeout=20))
+        address = archived.place.addresses["flymq"]
+        client = stack.enter_context(FlymqClient(address, timeout=SECONDS))
         with pytest.raises(FlymqError, match=r"archive.*; try again"):
             await deferToThread(client.fetch, TOPIC, 0, 5, 3)
         fetched = await deferToThread(client.fetch, TOPIC, 0, COUNT, 3)
@@ -267,7 +273,7 @@ async def test_who_is_told_a_code_alone_is_told_why_by_log_and_health(
     (directory / "archive").rename(tmp_path / "elsewhere")
     async with AsyncExitStack() as stack:
         archived = await serve(stack, directory, filled.subscription)
-        client = stack.enter_context(MegaClient(archived.place.addresses["mega"], timeout=20))
+        client = stack.enter_context(MegaClient(archived.place.addresses["mega"], timeout=SECONDS))
         with capturedLogs() as captured, pytest.raises(MegaError) as refused:
             await deferToThread(client.consume, TOPIC, 5)
         assert refused.value.code is Code.INTERNAL_ERROR

@@ -18,6 +18,7 @@ from brokerd.client.mamamia import MamamiaClient, split_message_id
 from brokerd.client.mega import MegaClient
 from brokerd.client.rustlog import RustlogClient, RustlogError
 from tests.cross.serving import serve_all
+from tests.protocols.serving import SECONDS
 
 Addresses = dict[str, str]
 
@@ -244,7 +245,7 @@ def test_a_subscription_is_a_group_for_others(addresses: Addresses) -> None:
         subscription = blipmq.subscribe("followed")
         for number in range(3):
             other.produce("followed", number)
-        delivery = blipmq.receive(subscription, timeout=5)
+        delivery = blipmq.receive(subscription, timeout=SECONDS)
         assert delivery is not None
         state = other.group_info("followed", f"__blipmq.{subscription}")
         assert (state.lag, state.leased) == (3, 1)

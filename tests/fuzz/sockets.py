@@ -32,7 +32,7 @@ SETTINGS = (
 )
 PEAK_BYTES_MAX = 400 << 20
 """About three times the memory of a broker that has just started."""
-SECONDS_MAX = 30.0
+SECONDS_MAX = 120.0
 """Time limit for all immediate work of a broker."""
 WITNESS_EVERY = 4
 KEPT = 20

@@ -59,9 +59,9 @@ def test_a_worker_begins_no_more_tasks_than_it_was_given(tmp_path: Path) -> None
     worker = Worker(stage, TimedLedger(Facts(1), int), work)
     worker.add_tasks(3)
     worker.start()
-    assert done.wait(30) and not more.wait(0.3)
+    assert done.wait(60) and not more.wait(0.3)
     stage.over.set()
-    worker.join(30)
+    worker.join(60)
     assert begun == [0, 1, 2]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ from tests.certificates import tls
 from tests.codecs.flymq_answers import consumed
 from tests.protocols import serving
 from tests.protocols.flymq_desk import LIMITS, MIB
-from tests.protocols.serving import Served, no_faults, reactor, until
+from tests.protocols.serving import SECONDS, Served, no_faults, reactor, until
 
 __all__ = ["no_faults"]
 
@@ -40,7 +40,7 @@ def made(broker: Broker) -> FlymqFactory:
 
 
 def client_of(running: Served[FlymqFactory], **options: Any) -> FlymqClient:
-    return FlymqClient(running.address, timeout=20, **options)
+    return FlymqClient(running.address, timeout=SECONDS, **options)
 
 
 def converse(client: FlymqClient) -> None:
@@ -202,10 +202,11 @@ async def test_others_are_served_while_scans_run(tmp_path: Path, no_faults: None
 async def test_a_scan_whose_client_has_left_ends_long_before_the_log(
     tmp_path: Path, no_faults: None, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Be its end noticed by a goodbye or not."""
+    """Be its end noticed by a goodbye or not. The scan waits here until its client has left."""
     endpoint, context = tls(tmp_path) if kind == "tls" else ("tcp:0", None)
     monkeypatch.setattr(filtered_fetch, "CONTENT_READS", 2)
     examined: list[int] = []
+    begun, left = threading.Event(), threading.Event()
 
     def work(running: Served[FlymqFactory]) -> None:
         with client_of(running, ssl_context=context, server_hostname="broker") as client:
@@ -218,8 +219,9 @@ async def test_a_scan_whose_client_has_left_ends_long_before_the_log(
             peer.sendall(
                 flymq.encode_request(flymq.Fetch("t", 0, 0, 1, "(?s).*a.{200}c", sdk=True))
             )
-            time.sleep(0.2)
+            assert begun.wait(SECONDS)
             peer.close()
+            left.set()
 
     class Watched(filtered_fetch.FilteredFetch):
         def __call__(self, done: Any) -> None:
@@ -228,6 +230,11 @@ async def test_a_scan_whose_client_has_left_ends_long_before_the_log(
                 done(records, next_offset, error)
 
             super().__call__(completed)
+
+        def _go_on(self, steps: Iterator[None]) -> None:
+            begun.set()
+            assert left.wait(SECONDS)
+            super()._go_on(steps)
 
     monkeypatch.setattr(fetch, "FilteredFetch", Watched)
     async with served(tmp_path, endpoint) as running:

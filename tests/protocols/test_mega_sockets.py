@@ -19,7 +19,7 @@ from brokerd.protocols.base.connection import Limits
 from brokerd.protocols.mega.connection import MegaFactory
 from tests.certificates import tls
 from tests.protocols import serving
-from tests.protocols.serving import Served, no_faults, reactor, until
+from tests.protocols.serving import SECONDS, Served, no_faults, reactor, until
 
 __all__ = ["no_faults"]
 
@@ -48,7 +48,7 @@ async def test_tls_carries_the_same_conversation(
 
     def work(address: str) -> None:
         with MegaClient(
-            address, dialect=dialect, timeout=20, ssl_context=context, server_hostname="broker"
+            address, dialect=dialect, timeout=SECONDS, ssl_context=context, server_hostname="broker"
         ) as client:
             client.create_topic("orders")
             assert client.produce_many("orders", payloads) == [0, 1, 2, 3]

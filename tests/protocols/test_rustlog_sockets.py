@@ -18,7 +18,7 @@ from brokerd.protocols.rustlog.connection import RustlogFactory, RustlogSettings
 from tests.certificates import tls
 from tests.codecs.test_rustlog_golden import BYTES
 from tests.protocols import serving
-from tests.protocols.serving import Served, no_faults, reactor, until
+from tests.protocols.serving import SECONDS, Served, no_faults, reactor, until
 
 __all__ = ["no_faults"]
 
@@ -37,7 +37,7 @@ def made(broker: Broker) -> RustlogFactory:
 
 
 def client_of(running: Served[RustlogFactory], dialect: Dialect, **options: Any) -> RustlogClient:
-    return RustlogClient(running.address, dialect=dialect, timeout=20, **options)
+    return RustlogClient(running.address, dialect=dialect, timeout=SECONDS, **options)
 
 
 def conversation(client: RustlogClient, dialect: Dialect) -> None:

@@ -24,13 +24,13 @@ def bench(address: str, subject: str, case: Case) -> Tally:
 
     def subscribe() -> None:
         tallies.append(
-            blipmq.bench_subscriber(address, subject, case, subscribed=subscribed, seconds_max=15)
+            blipmq.bench_subscriber(address, subject, case, subscribed=subscribed, seconds_max=60)
         )
 
     thread = threading.Thread(target=subscribe)
     thread.start()
     for _ in range(case.subscribers):
-        assert subscribed.acquire(timeout=15)
+        assert subscribed.acquire(timeout=60)
     blipmq.bench_publisher(address, subject, case)
     thread.join()
     return tallies[0]

@@ -413,7 +413,7 @@ class TestConsumers:
         for name, value in sorted(sent):
             client.produce(name, value, value)
         for _ in members:
-            assert done.acquire(timeout=15)
+            assert done.acquire(timeout=60)
         for member, own_client in members:
             member.stop()
             own_client.close()

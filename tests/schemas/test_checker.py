@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import tempfile
 import threading
@@ -124,7 +125,7 @@ def test_a_process_that_nobody_asks_any_more_leaves_no_files(processes: CheckPro
     assert faults(processes, definition({}), b"1") == []
     (process,) = processes._idle
     process._stream.close()
-    assert process._process.wait(10) == 0
+    assert process._process.wait(60) == 0
     assert not Path(process._directory).exists()
 
 
@@ -149,8 +150,10 @@ def test_nothing_of_the_brokers_settings_reaches_a_process(
     assert b"secret" not in Path(f"/proc/{process._process.pid}/environ").read_bytes()
 
 
-def test_a_stop_waits_for_nobody(processes: CheckProcesses) -> None:
+def test_a_stop_waits_for_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A look under way is given up, and there are no others."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    processes = CheckProcesses(check_seconds=3600)
     one, message = BOMBS["a regular expression"]
     assert faults(processes, definition({}), b"1") == []
     refusals: list[Exception] = []
@@ -160,15 +163,18 @@ def test_a_stop_waits_for_nobody(processes: CheckProcesses) -> None:
             faults(processes, one, message)
         refusals.append(refused.value)
 
-    thread = threading.Thread(target=check)
+    thread = threading.Thread(target=check, daemon=True)
     thread.start()
     while not processes._busy:
         time.sleep(0.001)
+    (process,) = processes._busy
+    os.kill(process._process.pid, signal.SIGSTOP)  # no limit of its own ends it
     processes.end()
-    thread.join(1.5)
+    thread.join(60)
     assert len(refusals) == 1
     with pytest.raises(ShuttingDown):
         faults(processes, one, message)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_stop_leaves_nothing_of_a_process_that_has_just_answered(

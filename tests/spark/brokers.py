@@ -38,7 +38,7 @@ PAYLOADS: list[Any] = [
     {"n": 1, "list": []},
     msgpack.Timestamp(1, 2),
 ]
-SECONDS = 60.0
+SECONDS = 120.0
 COMPACTED = "latest"
 """A topic of which the archive keeps only the latest record of a key."""
 
@@ -89,7 +89,7 @@ def let_go(data_dir: Path, restart: Callable[[], None]) -> None:
 
 
 def wait_until(condition: Callable[[], bool]) -> None:
-    """Wait until a condition holds, for at most a minute."""
+    """Wait until a condition holds, for at most two minutes."""
     end = time.monotonic() + SECONDS
     while not condition():
         assert time.monotonic() < end
@@ -106,7 +106,10 @@ def addresses(data_dir: Path) -> dict[str, str]:
 
 
 def fill(data_dir: Path) -> None:
-    """Write records of every kind through every format; some topics lose some or all of them."""
+    """Write records of every kind through every format; some topics lose some or all of them.
+
+    A delayed record is there at the end, and those that expire are expired.
+    """
     at = addresses(data_dir)
     with (
         MamamiaClient(at["mamamia"]) as mamamia,
@@ -134,6 +137,8 @@ def fill(data_dir: Path) -> None:
         flymq.delete_topic("deleted")
         flymq.delete_topic("again")
         flymq.produce("again", b"of the new one")
+        wait_until(lambda: len(flymq.fetch("expired", 0, 0, 10).records) == 5)
+    wait_until(lambda: ("later", 0, 0) in read_by_flymq(data_dir))
     append(data_dir, "orders", 8_000)
     wait_until((data_dir / "state" / "bounds").exists)
 

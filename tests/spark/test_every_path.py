@@ -23,7 +23,7 @@ from brokerd.client.mamamia import MamamiaClient, batch_message
 from brokerd.client.mega import MegaClient
 from brokerd.client.rustlog import RustlogClient
 from tests.archive.test_with_broker import brokerctl, rollup
-from tests.spark.brokers import addresses, read_by_flymq, read_by_mamamia, serving
+from tests.spark.brokers import SECONDS, addresses, read_by_flymq, read_by_mamamia, serving
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -90,12 +90,15 @@ def fetched(data_dir: Path, group: str) -> dict[str, Values]:
         }
 
 
-def delivered(client: BlipmqClient, subscription: int) -> list[bytes]:
-    """Return the messages that a BlipMQ client gets, which has no offsets."""
+def delivered(client: BlipmqClient, subscription: int, count: int) -> list[bytes]:
+    """Return the messages that a BlipMQ client gets, which has no offsets; check their number."""
     found = []
-    while (delivery := client.receive(subscription, timeout=1.0)) is not None:
+    for _ in range(count):
+        delivery = client.receive(subscription, timeout=SECONDS)
+        assert delivery is not None, len(found)
         client.ack(delivery)
         found.append(delivery.message)
+    assert client.receive(subscription, timeout=1.0) is None
     return found
 
 
@@ -176,7 +179,7 @@ def test_every_path_has_the_rows_that_each_format_fetches(
         with BlipmqClient(addresses(data_dir)["blipmq"]) as blipmq:
             subscription = blipmq.subscribe(TOPIC)
             produce(data_dir, 0)
-            messages = delivered(blipmq, subscription)
+            messages = delivered(blipmq, subscription, 5 * COUNT)
         assert rollup(data_dir, "--seal", *_ROLLUP)["problems"] == []
         root = data_dir / "archive"
         found = fetched(data_dir, "archived") | by_others(root)

@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -170,7 +169,6 @@ def test_killed_processes_lose_and_repeat_nothing(source: SparkSession, tmp_path
 
     with serving(data_dir) as restart:
         fill(data_dir)
-        time.sleep(0.2)
         for number in (2, 6):
             process = start()
             try:

@@ -47,7 +47,6 @@ def served(source: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> It
     data_dir = tmp_path_factory.mktemp("same") / "data"
     with serving(data_dir) as restart:
         fill(data_dir)
-        time.sleep(0.2)  # until a delayed record is there, and others are expired
         yield Served(data_dir, restart)
 
 
@@ -214,7 +213,6 @@ def test_while_rollups_run(source: SparkSession, tmp_path: Path) -> None:
     with serving(data_dir) as restart:
         fill(data_dir)
         compact(data_dir)
-        time.sleep(0.2)
         thread = threading.Thread(target=roll_up_again_and_again)
         thread.start()
         try:

@@ -126,7 +126,7 @@ class TestWaitIfQuick:
         wal.open(0, lambda frame: None)
         for offset in range(QUICK_COMMITS):
             wal.append([records(offset)], 1)
-            asked.get(timeout=10)()
+            asked.get(timeout=60)()
 
         def enter(call: Call) -> None:
             if call.name == "sync":
@@ -138,7 +138,7 @@ class TestWaitIfQuick:
         assert wal.busy and wal.durable_ticket == ticket - 1 and not asked.qsize()
         wal.wait_if_quick()
         stuck.set()
-        asked.get(timeout=10)()
+        asked.get(timeout=60)()
         assert wal.durable_ticket == ticket and not wal.busy
         assert commits.stop() == []
 
@@ -825,7 +825,7 @@ def test_with_threads_and_a_real_disk(tmp_path: Path) -> None:
 
     def run_until(condition: Callable[[], object]) -> None:
         while not condition():
-            function, *args = calls.get(timeout=10)
+            function, *args = calls.get(timeout=60)
             function(*args)
 
     wal = fresh()
