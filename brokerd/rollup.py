@@ -79,6 +79,10 @@ class JobProblems(BrokerdError):
     """The job had problems. The text has a line for each."""
 
 
+class OutputFailed(BrokerdError):
+    """stdout takes no more, for example a file on a full disk."""
+
+
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("--config", "file", type=click.Path(path_type=Path), help="A TOML file.")
 @click.option("--data-dir", help="The broker's data directory.")
@@ -159,12 +163,16 @@ def command(
             _seal(job, login)
         report = run_job(job)
         notes = _notify_broker(job, report, login)
-        _print_report(report, notes, time.monotonic() - began, as_json)
+        try:
+            _print_report(report, notes, time.monotonic() - began, as_json)
+        except OutputFailed as error:
+            report.problems.append(f"{error}. The run has ended, and its commits stay")
         if report.problems:
             raise JobProblems("\n".join(report.problems))
     except BrokerdError as error:
-        if as_json and not isinstance(error, JobProblems):
-            click.echo(json.dumps({"ok": False, "problems": [str(error)]}))
+        if as_json and not isinstance(error, (JobProblems, OutputFailed)):
+            with suppress(OutputFailed):  # stderr gets the error, too
+                _print(json.dumps({"ok": False, "problems": [str(error)]}))
         raise
 
 
@@ -200,6 +208,8 @@ class _Rounds:
         self._as_json = as_json
         self._told: list[str] = []
         """The problems of the last round. The same problems are not printed again."""
+        self._output_error = ""
+        """The reason why the last report could not be printed."""
 
     def run(self, is_small: bool) -> bool:
         """Run a round, and return whether it succeeded. Raises `Denied`."""
@@ -221,12 +231,23 @@ class _Rounds:
         if report.has_committed:
             report.ingest.stop = None  # there is always a segment that is not sealed yet
             notes = _notify_broker(self._job, report, self._login)
-            _print_report(report, notes, time.monotonic() - began, self._as_json)
+            self._report(report, notes, time.monotonic() - began)
         if report.problems:
             # A merge that fails does not slow the ingest down.
             return self._failed(report.problems) or report.ingest.lots > 0
         self._told = []
         return True
+
+    def _report(self, report: JobReport, notes: Sequence[str], seconds: float) -> None:
+        """Print a report. The rounds go on if stdout takes no more: they may free the disk."""
+        problem = ""
+        try:
+            _print_report(report, notes, seconds, self._as_json)
+        except OutputFailed as error:
+            problem = str(error)
+        if problem and problem != self._output_error:
+            _tell(f"{problem}. The rounds go on")
+        self._output_error = problem
 
     def _failed(self, problems: list[str]) -> bool:
         """Print new problems, and return False. The next round opens the tables again."""
@@ -248,10 +269,19 @@ def _exit(text: str, code: int) -> NoReturn:
 
 
 def _tell(text: str) -> None:
-    """Print an error to stderr."""
+    """Print an error to stderr, if it is open and takes it."""
     priority = f"<{ERROR}>" if is_journal(sys.stderr, os.environ) else ""
-    for line in text.splitlines():
-        print(f"{priority}brokerd-rollup: {plain(line)}", file=sys.stderr, flush=True)
+    with suppress(OSError):  # nobody else can be told; the exit code and the next run tell, too
+        for line in text.splitlines():
+            click.echo(f"{priority}brokerd-rollup: {plain(line)}", err=True)
+
+
+def _print(line: str) -> None:
+    """Print a line to stdout. Raises OutputFailed."""
+    try:
+        click.echo(line)
+    except OSError as error:
+        raise OutputFailed(f"stdout cannot be written: {error.strerror}") from error
 
 
 # -- Options -------------------------------------------------------------------------------------
@@ -269,7 +299,7 @@ def _settings(given: dict[str, str | None]) -> list[Setting]:
 def _job(config: Config, only: Sequence[str], as_json: bool) -> Job:
     data_dir = Path(os.path.abspath(config.data_dir))
     options = msgspec.structs.asdict(config.archive)
-    on_terminal = sys.stderr.isatty() and not as_json
+    on_terminal = sys.stderr is not None and sys.stderr.isatty() and not as_json
     return Job(
         data_dir=data_dir,
         root=address(config.archive.uri, data_dir),
@@ -363,13 +393,13 @@ class _ProgressBar:
 
 def _print_report(report: JobReport, notes: Sequence[str], seconds: float, as_json: bool) -> None:
     if as_json:
-        click.echo(json.dumps(_report_json(report, notes, seconds)))
+        _print(json.dumps(_report_json(report, notes, seconds)))
         return
     lines = [*_report_lines(report), *notes]
     if lines:
         lines.append(f"took {seconds:.1f} s")
     for line in lines:
-        click.echo(plain(line))
+        _print(plain(line))
 
 
 def _report_json(report: JobReport, notes: Sequence[str], seconds: float) -> dict[str, Any]:
@@ -426,7 +456,7 @@ def _print_plan(job: Job, lots: Sequence[Lot], as_json: bool) -> None:
         "left": stop.reason if stop is not None else "",
     }
     if as_json:
-        click.echo(json.dumps(facts))
+        _print(json.dumps(facts))
     else:
         _print_plan_lines(facts)
     if problems:
@@ -434,17 +464,17 @@ def _print_plan(job: Job, lots: Sequence[Lot], as_json: bool) -> None:
 
 
 def _print_plan_lines(facts: dict[str, Any]) -> None:
-    click.echo(plain(f"archive: {facts['archive']}"))
+    _print(plain(f"archive: {facts['archive']}"))
     if facts["segments"]:
-        click.echo(
+        _print(
             f"would ingest {some(facts['segments'], 'journal file')}, {size(facts['log_bytes'])}: "
             f"{some(facts['records'], 'record')}, into {some(facts['files'], 'file')}"
         )
     else:
-        click.echo("nothing to ingest")
+        _print("nothing to ingest")
     if facts["left"] and facts["ok"]:
-        click.echo(plain(f"left: {facts['left']}"))
-    click.echo("a dry run does not plan the other steps")
+        _print(plain(f"left: {facts['left']}"))
+    _print("a dry run does not plan the other steps")
 
 
 if __name__ == "__main__":

@@ -90,22 +90,32 @@ def archive_lock(root: Place) -> Iterator[None]:
 @contextmanager
 def _lock(directory: Path, where: Path) -> Iterator[None]:
     """Hold the lock file of a directory. ``where`` names the directory in the error text."""
-    descriptor = os.open(directory / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
+    path = directory / LOCK_NAME
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
     try:
         try:
-            fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except (BlockingIOError, PermissionError):
-            owner = os.read(descriptor, 32).decode("ascii", "replace").strip() or "unknown"
-            raise RollupLocked(
-                f"another brokerd-rollup is at work in {where}, process {owner}"
-            ) from None
-        os.ftruncate(descriptor, 0)
-        try:
-            os.pwrite(descriptor, f"{os.getpid()}\n".encode("ascii"), 0)
-        except OSError as error:
-            # The lock holds without the process id. A run on a full disk may free space.
-            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
-                raise
+            _acquire(descriptor, where)
+        except OSError as error:  # a file system without locks, perhaps
+            error.filename = str(path)
+            raise
         yield
     finally:
         os.close(descriptor)
+
+
+def _acquire(descriptor: int, where: Path) -> None:
+    """Lock an open file, and write the id of this process into it. Raises RollupLocked, OSError."""
+    try:
+        fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except (BlockingIOError, PermissionError):
+        owner = os.read(descriptor, 32).decode("ascii", "replace").strip() or "unknown"
+        raise RollupLocked(
+            f"another brokerd-rollup is at work in {where}, process {owner}"
+        ) from None
+    os.ftruncate(descriptor, 0)
+    try:
+        os.pwrite(descriptor, f"{os.getpid()}\n".encode("ascii"), 0)
+    except OSError as error:
+        # The lock holds without the process id. A run on a full disk may free space.
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise

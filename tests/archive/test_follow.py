@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections import Counter
 from itertools import pairwise
 from pathlib import Path
@@ -252,3 +253,44 @@ def test_the_command_follows_a_log_until_it_is_ended(data: Data) -> None:
         assert process.stderr.read() == (
             "brokerd-rollup: stopped; commits stay, and the next run continues\n"
         )
+
+
+@pytest.mark.slow
+def test_rounds_go_on_though_nobody_takes_their_reports(data: Data) -> None:
+    """A log file on a full disk: the rounds may free it. stderr tells of it once, if it can."""
+    data.fill(1)
+    data.publish()
+    options = ["--set", "archive.derived=false", "--set", "archive.follow_seconds=1"]
+    command = [sys.executable, "-m", "brokerd.rollup", "--follow", "--data-dir", str(data.path)]
+    commits = data.root / "events" / "_delta_log"
+    with (
+        open("/dev/full", "w") as full,
+        subprocess.Popen(
+            [*command, *options],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "PYTHONPATH": str(ROOT), "PATH": "", "JAVA_HOME": ""},
+        ) as process,
+    ):
+        assert process.stderr is not None
+        try:
+            line = process.stderr.readline()
+            assert line == (
+                "brokerd-rollup: stdout cannot be written: No space left on device. "
+                "The rounds go on\n"
+            )
+            before = len(list(commits.glob("*.json")))
+            data.fill(1)
+            data.publish()
+            deadline = time.monotonic() + 60
+            while len(list(commits.glob("*.json"))) == before:
+                assert process.poll() is None and time.monotonic() < deadline
+                time.sleep(0.05)
+        finally:
+            process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 143
+        assert process.stderr.read() == (
+            "brokerd-rollup: stopped; commits stay, and the next run continues\n"
+        )
+    data.check()

@@ -7,12 +7,12 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from textwrap import dedent
 from threading import Thread
-from typing import TYPE_CHECKING, ClassVar, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, ClassVar, NamedTuple, NoReturn, TextIO
 
 import pytest
 
@@ -32,6 +32,8 @@ TAKE_ONLY = [
     f"--set=archive.{step}=false" for step in ("derived", "retention", "compaction", "merge")
 ] + ["--set=archive.vacuum=false", "--set=archive.local_lot_bytes=0"]
 """Options for a run that does nothing but take the log, on Spark."""
+TAKE_HERE = TAKE_ONLY[:-1]
+"""The same without Spark: a test of it is marked ``spark_tasks``, so that tasks run in the job."""
 
 
 class Said(NamedTuple):
@@ -372,6 +374,87 @@ def test_a_problem_is_told_after_what_was_done(data: Data, sparkling: Command) -
     facts = json.loads(sparkling("--json", *TAKE_ONLY).out)
     assert facts["ok"] is False
     assert len(facts["problems"]) == 1
+
+
+@contextmanager
+def full_disk() -> Iterator[TextIO]:
+    """A file that takes nothing."""
+    file = open("/dev/full", "w")  # noqa: SIM115
+    try:
+        yield file
+    finally:
+        with suppress(OSError):
+            file.close()
+
+
+@pytest.mark.spark_tasks
+@pytest.mark.parametrize("options", [[], ["--json"]])
+def test_a_report_that_stdout_does_not_take_is_one_line(
+    data: Data, command: Command, monkeypatch: pytest.MonkeyPatch, options: list[str]
+) -> None:
+    """It tells a full disk of the report from one of the archive; the work is done."""
+    data.fill()
+    data.publish()
+    with full_disk() as full:
+        monkeypatch.setattr(sys, "stdout", full)
+        said = command(*options, *TAKE_HERE)
+        assert (said.code, said.err) == (
+            1,
+            "brokerd-rollup: stdout cannot be written: No space left on device. The run has "
+            "ended, and its commits stay\n",
+        )
+        said = command(*options, "--only", "nobody")
+        assert said.err.startswith("brokerd-rollup: there is no topic 'nobody'")
+        monkeypatch.undo()
+    data.check()
+
+
+@pytest.mark.spark_tasks
+def test_a_reader_of_the_report_that_is_gone_is_told(
+    data: Data, command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A failed run would have its exit code, too."""
+    data.fill()
+    data.publish()
+    reading, writing = os.pipe()
+    os.close(reading)
+    with open(writing, "w") as pipe:
+        monkeypatch.setattr(sys, "stdout", pipe)
+        said = command(*TAKE_HERE)
+        monkeypatch.undo()
+        with suppress(BrokenPipeError):
+            pipe.close()
+    assert said.code == 1
+    assert said.err.startswith("brokerd-rollup: stdout cannot be written: Broken pipe. ")
+    assert said.err.count("\n") == 1
+    data.check()
+
+
+@pytest.mark.spark_tasks
+@pytest.mark.parametrize("stderr", ["closed", "full"])
+def test_a_run_needs_no_stderr(
+    data: Data, command: Command, monkeypatch: pytest.MonkeyPatch, stderr: str
+) -> None:
+    """A program may start it with a closed one, or with a file on a full disk."""
+    data.fill()
+    data.publish()
+    with full_disk() as full:
+        monkeypatch.setattr(sys, "stderr", full if stderr == "full" else None)
+        assert command(*TAKE_HERE).code == 0
+        assert command("--master", "nonsense").code == 1
+        monkeypatch.undo()
+    data.check()
+
+
+@pytest.mark.parametrize("where", ["run", "archive"])
+def test_a_lock_that_cannot_be_had_is_named(data: Data, command: Command, where: str) -> None:
+    """Some file systems have no locks. A pipe in the place of the file fails, too."""
+    data.fill()
+    data.publish()
+    path = data.path / where / "rollup.lock"
+    path.parent.mkdir()
+    os.mkfifo(path)
+    assert command(*TAKE_HERE) == (1, "", f"brokerd-rollup: {path}: Invalid argument\n")
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")

@@ -133,6 +133,21 @@ def test_what_goes_wrong_in_a_task_is_one_line(
     assert str(caught.value) == line
 
 
+def test_the_cause_of_an_error_of_java_is_named(spark: SparkSession) -> None:
+    """A full disk of Spark, for example; not how many frames the traces of two errors share."""
+    assert spark.sparkContext._jvm is not None
+    trace = (
+        "Job aborted: NoClassDefFoundError\n\tat a.B.c(B.java:1)\n"
+        "Caused by: java.io.IOException: No space left on device\n\tat a.B.d(B.java:2)\n"
+        "\t... 59 more\n\nDriver stacktrace:\n\tat e.F(F.java:3)"
+    )
+    with pytest.raises(JobFailed) as caught, runner(spark).job_group("step"):
+        java = spark.sparkContext._jvm.java
+        future = java.util.concurrent.CompletableFuture
+        future.failedFuture(java.lang.IllegalStateException(trace)).join()
+    assert str(caught.value) == "step: java.io.IOException: No space left on device"
+
+
 def test_a_task_whose_process_is_killed_is_tried_again(spark: SparkSession, tmp_path: Path) -> None:
     """The result is there as if nothing had happened."""
     assert runner(spark).map("again", die_once, [str(tmp_path / "mark")]) == [7]

@@ -189,6 +189,9 @@ def _freeze_modules() -> None:
 
 # -- Spark's errors ------------------------------------------------------------------------------
 
+_FRAMES = re.compile(r"at |\.\.\. \d+ more$")
+"""Begins a line of a stack trace of Java: a frame, or how many frames it shares with another."""
+
 
 def _error_line(error: Exception) -> str:
     """Return the cause in one line: the last line of the task's traceback or of Java's error."""
@@ -210,6 +213,6 @@ def _error_line(error: Exception) -> str:
     if no_python is not None:
         return f"tasks have no Python: {no_python[0]}; set PYSPARK_PYTHON"
     lines = [line.strip() for line in text.split("Driver stacktrace:")[0].splitlines()]
-    lines = [line for line in lines if line and not line.startswith("at ")]
-    line = lines[-1] if lines else type(error).__name__
+    lines = [line for line in lines if line and not _FRAMES.match(line)]
+    line = lines[-1].removeprefix("Caused by: ") if lines else type(error).__name__
     return line.removeprefix(f"{AttemptFailed.__module__}.{AttemptFailed.__name__}: ")
