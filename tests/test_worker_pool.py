@@ -89,15 +89,15 @@ def test_an_error_is_the_answer_and_the_thread_goes_on() -> None:
 
 
 def test_stop_finishes_what_was_submitted_and_joins_the_threads() -> None:
-    before = threading.active_count()
     reactor = Reactor()
-    pool = ThreadPool(reactor.call_from_thread, threads=3, name="read")
+    pool = ThreadPool(reactor.call_from_thread, threads=3, name="joined")
     pool.start()
+    threads = [one for one in threading.enumerate() if one.name.startswith("joined-")]
     for number in range(20):
         pool.submit(lambda n=number: n, lambda result, error: None)
     pool.stop()
     assert reactor.calls.qsize() == 20
-    assert threading.active_count() == before
+    assert [one.is_alive() for one in threads] == [False] * 3
 
 
 def test_a_stop_waits_no_longer_than_it_is_told_to() -> None:
@@ -111,7 +111,7 @@ def test_a_stop_waits_no_longer_than_it_is_told_to() -> None:
     reactor.run(1)
     others = ThreadPool(reactor.call_from_thread, threads=2)
     others.start()
-    assert others.stop(10.0) == []
+    assert others.stop(60.0) == []
 
 
 def test_the_inline_one_runs_when_told() -> None:

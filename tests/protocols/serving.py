@@ -20,7 +20,6 @@ from brokerd.protocols.base.factory import ConnectionFactory
 from brokerd.server.assembly import BrokerCore, make_core
 from brokerd.server.config import Config, Wal
 from brokerd.server.endpoints import address_text, parse
-from brokerd.server.service import DRAIN_SECONDS
 
 reactor: Any = installed_reactor
 CONFIG = Config(wal=Wal(segment_bytes=1 << 20))
@@ -82,7 +81,7 @@ async def served(
                 yield Served(factory, address)
         finally:
             factory.close_all()
-            await factory.when_empty().addTimeout(DRAIN_SECONDS, reactor)
+            await factory.when_empty().addTimeout(SECONDS, reactor)
 
 
 async def until(condition: Callable[[], bool]) -> None:
