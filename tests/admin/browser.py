@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+SECONDS = 120
+"""A limit for a busy machine. Waits end as soon as they can."""
 CHROMIUM = shutil.which("chromium")
 SETTLED = "() => document.body.dataset.shown !== undefined"
 """Whether a view shows."""
@@ -36,7 +38,7 @@ class Console:
     def __init__(self, browser: Any, admin: str, scheme: str = "http", **options: Any) -> None:
         self.url = f"{scheme}://{admin}/"
         self.context = browser.new_context(**options)
-        self.context.set_default_timeout(20_000)
+        self.context.set_default_timeout(SECONDS * 1_000)
         self.page = self.context.new_page()
         self.faults: list[str] = []
         self.page.on("pageerror", lambda error: self.faults.append(str(error)))
@@ -53,7 +55,7 @@ class Console:
             {"content-type": "application/json", **headers},
             method=method,
         )
-        with urllib.request.urlopen(request, timeout=30) as answer:
+        with urllib.request.urlopen(request, timeout=SECONDS) as answer:
             return json.load(answer)
 
     def post(self, path: str, body: dict[str, Any]) -> Any:

@@ -21,17 +21,19 @@ class Flaky:
     def __init__(self, seed: int, rate: float) -> None:
         self._dice = Random(seed)
         self._rate = rate
+        self._lock = threading.Lock()
         self.calm = False
         self.seen: Counter[str] = Counter()
         """Number of faults by name."""
 
     def fault(self) -> str:
         """Draw the fault of a request; "" for none."""
-        if self.calm or self._dice.random() >= self._rate:
-            return ""
-        fault = self._dice.choice(FAULTS)
-        self.seen[fault] += 1
-        return fault
+        with self._lock:  # so that a seed gives the same faults however threads take turns
+            if self.calm or self._dice.random() >= self._rate:
+                return ""
+            fault = self._dice.choice(FAULTS)
+            self.seen[fault] += 1
+            return fault
 
 
 @contextmanager
