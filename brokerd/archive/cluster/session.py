@@ -367,6 +367,8 @@ def _stop_java(gateway: Any) -> None:
     except subprocess.TimeoutExpired:
         gateway.proc.kill()
         gateway.proc.wait()
+    # pyspark keeps its Java for the life of the process, and has no public way to forget it. But a
+    # following rollup ends Java after each round that needed Spark, to give its memory back.
     SparkContext._gateway = None
     SparkContext._jvm = None
 
