@@ -76,7 +76,7 @@ class Offset(NamedTuple):
     start: str | None = None
     """The option ``from`` of the stream's start, if it gives a position."""
     first_lsn: int = 0
-    """The LSN at which the stream began."""
+    """The LSN from which the stream reads further topics: 0, or the end of the log at its start."""
     segment: SegmentMark | None = None
     """The segment with the byte before ``lsn``, if the journal had it."""
     positions: Positions | None = None
@@ -191,9 +191,10 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 start = None if query.start == EARLIEST else query.start
                 plan = plan_query(query.location, add_start(query.request, start), now_us())
                 offset = Offset(plan.log_id, _first_lsn(plan), start)
-            segment = self._segment_before(offset.lsn)
-            positions = self._positions_before(offset.lsn) if query.start == LATEST else {}
-            offset = offset._replace(first_lsn=offset.lsn, segment=segment, positions=positions)
+            offset = offset._replace(segment=self._segment_before(offset.lsn), positions={})
+            if query.start == LATEST:
+                positions = self._positions_before(offset.lsn)
+                offset = offset._replace(first_lsn=offset.lsn, positions=positions)
             return offset.as_json()
 
     def prepareForTriggerAvailableNow(self) -> None:

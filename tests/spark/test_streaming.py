@@ -366,6 +366,25 @@ def test_more_topics_over_a_checkpoint_bring_their_earlier_records(
     assert {value[0] for value in stream.run()} == {"three"}
 
 
+@pytest.mark.parametrize("archived", [False, True])
+@pytest.mark.parametrize("start", ["earliest", "1970-01-01", "0"])
+def test_more_topics_bring_records_from_before_the_first_one_of_the_stream(
+    log: Log, stream: Stream, start: str, archived: bool
+) -> None:
+    """The first topic of the stream is younger than the others."""
+    if archived:
+        log.seal()
+        log.publish()
+        log.roll_up()
+        log.delete_archived()
+    assert {value[0] for value in stream.run(topics="three", **{"from": start})} == {"three"}
+    found = stream.run(topics="three,one")
+    assert found == [value for value in new(log) if value[0] == "one"]
+    assert {value[0] for value in stream.run()} == {"two"}
+    log.trim(1, 0, 1)
+    assert stream.run() == []
+
+
 def test_more_topics_of_a_stream_that_began_late_begin_there_too(log: Log, stream: Stream) -> None:
     assert stream.run(topics="one", **{"from": "latest"}) == []
     log.append(2, 0, b"since then")
