@@ -1,4 +1,4 @@
-# Tests: tests/archive/test_history.py
+# Tests: tests/archive/test_history.py, tests/archive/test_history_tables.py
 """Merges the files of the tables ``events`` and ``deliveries``, and removes old files.
 
 docs/archive-tables.rst has the rules. Each change is a separate commit.
