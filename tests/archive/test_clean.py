@@ -279,6 +279,56 @@ def test_a_large_file_waits_until_enough_of_it_goes(world: World) -> None:
     assert offsets(world) == list(range(1000, 5000))
 
 
+def test_a_small_file_is_written_again_for_any_record(world: World) -> None:
+    """A file of a 32nd of the usual size is small."""
+    roll(world, plain(*range(100)))
+    world.topic(1, (1, 0))
+    (path,) = world.files("records")
+    size = (world.root / "records" / path).stat().st_size
+    world.settings = Settings(file_bytes=32 * size - 1, rewrite_percent=100)
+    assert clean(world).lines == []
+    world.settings = world.settings._replace(file_bytes=32 * size)
+    clean(world)
+    assert offsets(world) == list(range(1, 100))
+
+
+def test_the_last_records_of_a_file_stay(world: World) -> None:
+    """A commit alone removes a file only if all of its offsets are removed."""
+    roll(world, plain(*range(100)), plain(*range(100), topic_id=2) + plain(7, topic_id=18))
+    world.topic(1, (99, 0))
+    world.topic(18, (0, 0))
+    clean(world)
+    assert offsets(world) == [99]
+    assert (offsets(world, 2), offsets(world, 18)) == ([], [7])
+
+
+def test_a_merge_leaves_out_what_is_removed(world: World) -> None:
+    """Though a file of its size would not be rewritten for a record."""
+    world.settings = Settings(file_bytes=MIB, rewrite_percent=100)
+    dice = random.Random(5)
+    for first in (0, 1000):
+        roll(world, [record(first + at, None, dice.randbytes(100)) for at in range(1000)])
+    world.topic(1, (10, 0))
+    report = clean(world)
+    assert report.numbers["trimmed"] == 10
+    assert offsets(world) == list(range(10, 2000))
+    assert covered(world) == [Range(1, 0, 10, 2000)]
+
+
+def test_a_rewrite_leaves_out_what_is_below_the_start_offset(world: World) -> None:
+    """Also if it is for another reason."""
+    world.settings = Settings(file_bytes=MIB, rewrite_percent=20, merge=False)
+    dice = random.Random(5)
+    expiring = [record(at, None, b"", expires_at=NOW_US) for at in range(10, 1000)]
+    rows = plain(*range(10)) + expiring
+    rows += [record(1000 + at, None, dice.randbytes(100)) for at in range(1000)]
+    roll(world, rows)
+    world.topic(1, (10, 2000))
+    report = clean(world)
+    assert (report.numbers["trimmed"], report.numbers["expired"]) == (10, 990)
+    assert covered(world) == [Range(1, 0, 10, 2000)]
+
+
 def test_files_wholly_below_start_offsets_go_without_spark(world: World) -> None:
     """The commit alone removes them; so does it those of deleted topics."""
     roll(world, plain(0, 1), plain(2, 3), plain(0, 5, topic_id=2))
@@ -399,6 +449,21 @@ def test_a_file_is_not_looked_at_before_something_in_it_expires(world: World) ->
     assert offsets(world) == [2, 3, 4, 5]
 
 
+def test_a_rewritten_file_is_not_examined_before_something_in_it_expires(world: World) -> None:
+    times = [NOW_US + at * SECOND_US for at in (-1, 10, 20)]
+    roll(world, [record(at, expires_at=time) for at, time in enumerate(times)])
+    world.topic(1, (0, 100))
+    clean(world)
+    assert offsets(world) == [1, 2]
+    spark, world.spark = world.spark, None  # type: ignore[assignment]
+    world.time_us += 10 * SECOND_US - 1
+    clean(world)
+    world.time_us += 1
+    world.spark = spark
+    clean(world)
+    assert offsets(world) == [2]
+
+
 def test_a_record_that_expires_above_the_bound_goes_when_the_bound_passes_it(world: World) -> None:
     """A run that must keep it does not forget that it has expired."""
     past_us = NOW_US - SECOND_US
@@ -490,6 +555,20 @@ def test_many_small_files_become_few(world: World) -> None:
     assert report.numbers["files_removed"] == 24
     assert "replaced 24 by 2 files of records" in report.lines[0]
     assert covered(world) == [Range(1, 0, 0, 600), Range(17, 0, 0, 12), Range(33, 0, 0, 12)]
+
+
+def test_a_large_partition_of_a_shared_file_gets_its_own(world: World) -> None:
+    """From an eighth of the usual size on."""
+    world.settings = Settings(file_bytes=MIB)
+    dice = random.Random(5)
+    for first in (0, 1000):
+        large = [record(first + at, None, dice.randbytes(100)) for at in range(1000)]
+        roll(world, large + plain(first, topic_id=17))
+    world.topic(1, (0, 0))
+    world.topic(17, (0, 0))
+    clean(world)
+    assert sorted(path.rpartition("/")[2][:2] for path in world.files("records")) == ["p-", "s-"]
+    assert (len(offsets(world)), offsets(world, 17)) == (2000, [0, 1000])
 
 
 def test_only_merges_with_removed_rows_change_data(world: World) -> None:
@@ -654,6 +733,21 @@ def test_a_run_commits_in_parts(world: World) -> None:
     assert sum(len(offsets(world, 1, at)) for at in range(3)) == 5
     clean(world)
     assert [offsets(world, 1, at) for at in range(3)] == [[1]] * 3
+
+
+def test_each_lot_is_a_commit(world: World) -> None:
+    """Two files fill a lot to the byte. The report counts all commits."""
+    roll(world, *(keyed(b"a", b"a", partition=at) for at in range(4)))
+    world.topic(1, *[(0, 2)] * 4, compact=True)
+    sizes = [(world.root / "records" / path).stat().st_size for path in world.files("records")]
+    assert len({*sizes}) == 1
+    world.settings = EAGER._replace(lot_bytes=2 * sizes[0])
+    report = clean(world)
+    assert data_changes(world, "records")[1:] == [("CLEAN", {True})] * 2
+    assert report.numbers["files_removed"] == report.numbers["files_added"] == 4
+    assert report.numbers["bytes_removed"] == sum(sizes)
+    added = [(world.root / "records" / path).stat().st_size for path in world.files("records")]
+    assert report.numbers["bytes_added"] == sum(added)
 
 
 def test_any_directory_will_do(tmp_path: Path, spark: SparkSession) -> None:
