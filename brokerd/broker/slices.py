@@ -7,7 +7,8 @@ connection, gets the same time: it pays for its slices by their measured cost, a
 others catch up. An owner that comes with little work goes first (RFC 8290, "new" and "old" queues),
 so a light request waits for one slice of others at most. A step that cannot be cut may be long.
 While light requests wait for a commit (`light_waits`), heavy work uses a fifth of the time from
-`LONG_SECONDS` on, so that the thread that commits, and then the answers, have the rest.
+`LONG_SECONDS` on, and less the longer the commit takes, so that the thread that commits, and then
+the answers, have the rest.
 
 The queue also limits the requests that connections handle as they arrive: `charge` adds the cost
 of a long run, and while `is_full`, connections that have requests wait in the queue. Short runs are
@@ -40,7 +41,8 @@ LONG_SECONDS: Final = 0.005
 for one commit, heavy work then rests."""
 
 REST_SHARE: Final = 4
-"""A pause is this many times as long as the slices before it."""
+"""A pause is this many times as long as all slices so far beside the same commit. So slices of 5 ms
+are followed by pauses of 20, 40, 60 ms: beside a commit of 100 ms heavy work has 15 ms."""
 
 PAUSE_SECONDS: Final = 0.001
 """Time between two looks at the end of a pause."""
@@ -80,7 +82,9 @@ class SliceQueue:
         self._pause_ends_seconds = 0.0
         self._awaited = 0
         self._beside_seconds = 0.0
-        """Time of slices since the commit ``_awaited`` is awaited, or since the last pause."""
+        """Time of slices since the commit ``_awaited`` is awaited."""
+        self._pause_at_seconds = LONG_SECONDS
+        """The ``_beside_seconds`` beyond which the next pause begins."""
         self.light_waits: Callable[[], int] = lambda: 0
         """Returns the number of the next commit if a request that was handled as it arrived waits
         for a commit, or 0."""
@@ -145,6 +149,9 @@ class SliceQueue:
         awaited = self.light_waits()
         if awaited != self._awaited:
             self._awaited, self._beside_seconds = awaited, 0.0
+            self._pause_at_seconds = LONG_SECONDS
+            short_pause_ends_seconds = began_seconds + REST_SHARE * LONG_SECONDS
+            self._pause_ends_seconds = min(self._pause_ends_seconds, short_pause_ends_seconds)
         is_pause = bool(awaited) and began_seconds < self._pause_ends_seconds
         end_seconds = began_seconds + SLICE_SECONDS
         left = self._waiting
@@ -171,9 +178,9 @@ class SliceQueue:
             took_seconds = after_seconds - before_seconds
             owner.credit_seconds -= took_seconds
             self._beside_seconds += took_seconds
-            if self._beside_seconds > LONG_SECONDS:
+            if self._beside_seconds > self._pause_at_seconds:
                 self._pause_ends_seconds = after_seconds + REST_SHARE * self._beside_seconds
-                self._beside_seconds = 0.0
+                self._pause_at_seconds = self._beside_seconds + LONG_SECONDS
             if not owner.works:
                 owner.is_queued = False
             elif owner.credit_seconds > 0:

@@ -123,26 +123,39 @@ def test_heavy_work_rests_after_a_long_step_while_light_requests_wait_for_a_comm
 
 
 def test_short_slices_rest_too_while_one_commit_lasts() -> None:
-    """They take a fifth of the time, and all of it in a commit that is quick."""
+    """They take a fifth of the time, and less the longer it lasts; all of it if it is quick."""
     commits = [1]
     desk = resting(lambda: commits[-1])
-    desk.work("heavy", SliceOwner(), slices=100)
-    run = 0
-    while desk.turn():
-        run += 1
-    assert run * SLICE_SECONDS == pytest.approx(LONG_SECONDS, abs=1.1 * SLICE_SECONDS)
-    began = desk.clock.now
-    desk.done.clear()
-    worked = 0.0
-    while desk.clock.now < began + 20 * LONG_SECONDS:
-        worked += SLICE_SECONDS * len(desk.turn())
-        desk.clock.now += SLICE_SECONDS / 4
-    assert 0.1 < worked / (desk.clock.now - began) < 0.3
-    desk.clock.now += REST_SHARE * 2 * LONG_SECONDS
+    desk.work("heavy", SliceOwner(), slices=200)
+
+    def worked(seconds: float) -> float:
+        """Return the time of the slices within so many seconds."""
+        began, slices = desk.clock.now, 0
+        while desk.clock.now < began + seconds:
+            slices += len(desk.turn())
+            desk.clock.now += SLICE_SECONDS / 10
+        return slices * SLICE_SECONDS
+
+    within = pytest.approx(LONG_SECONDS, abs=1.1 * SLICE_SECONDS)
+    for portion in (1, 2, 3):
+        assert worked((1.2 + REST_SHARE * portion) * LONG_SECONDS) == within
+    desk.clock.now += REST_SHARE * LONG_SECONDS
     for commit in range(2, 12):
         commits.append(commit)
         assert desk.turn() == ["heavy"]
         assert desk.turn() == ["heavy"]
+
+
+def test_work_before_a_light_request_makes_only_a_short_pause_beside_its_commit() -> None:
+    commit = 0
+    desk = resting(lambda: commit)
+    desk.work("heavy", SliceOwner(), slices=200)
+    for _ in range(100):
+        assert desk.turn() == ["heavy"]
+    commit = 1
+    desk.turn()
+    desk.clock.now += REST_SHARE * LONG_SECONDS
+    assert desk.turn() == ["heavy"]
 
 
 def test_light_work_that_comes_goes_before_all_heavy_work() -> None:
