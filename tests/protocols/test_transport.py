@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -23,7 +23,9 @@ from twisted.python.failure import Failure
 from zope.interface import implementer
 
 from brokerd.protocols.base.transport import (
+    HEAVY_SECONDS,
     LARGE_BYTES,
+    READ_SECONDS,
     acknowledge,
     join_less,
     lose_sending,
@@ -446,6 +448,49 @@ class Loop:
         self.reactor._poller.close()
 
 
+END = -1
+
+
+class Crowd:
+    """Three connections of a loop whose requests take time on a clock of the test.
+
+    Each request asks for the end of its turn.
+    """
+
+    def __init__(self, loop: Loop, cost: float = 2 * HEAVY_SECONDS) -> None:
+        self._loop = loop
+        self._others = [Loop(loop.reactor) for _ in range(2)]
+        self._now = 0.0
+        loop.reactor.seconds = lambda: self._now
+        self._peers = [one.peer for one in (loop, *self._others)]
+        self.cost = dict.fromkeys(range(3), cost)
+        """The time of a request in seconds, by connection."""
+        self.order: list[int] = []
+        """What the last turn handled: numbers of connections, and `END` for each end."""
+        self.meanwhile: Callable[[], None] = lambda: None
+        """Called within the next request."""
+        for number, one in enumerate((loop, *self._others)):
+            one.protocol.dataReceived = partial(self._received, number)  # type: ignore[method-assign]
+
+    def _received(self, number: int, data: bytes) -> None:
+        self._now += self.cost[number]
+        reads = self._others[-1].reads  # the last one serves all connections of the reactor
+        if not reads.turn_ends:
+            reads.call_at_turn_end(lambda: self.order.append(END))
+        self.order.append(number)
+        meanwhile, self.meanwhile = self.meanwhile, lambda: None
+        meanwhile()
+
+    def send(self, *numbers: int) -> None:
+        """Send a request on each of these connections."""
+        for number in numbers:
+            self._peers[number].sendall(b"x")
+
+    def turn(self) -> None:
+        self.order.clear()
+        self._loop.turn()
+
+
 @pytest.fixture
 def loop() -> Iterator[Loop]:
     loop = Loop()
@@ -488,6 +533,60 @@ class TestReadDirectly:
         assert sorted(served[:3]) == sorted(served[3:]) == [0, 1, 2]
         for one in more:
             one.peer.close()
+
+    def test_a_light_request_goes_before_heavy_ones(self, loop: Loop) -> None:
+        """And its turn ends before a heavy one is handled."""
+        crowd = Crowd(loop)
+        crowd.cost.update({2: 0.0})
+        crowd.send(0, 1, 2)
+        crowd.turn()
+        for _ in range(6):
+            crowd.send(0, 1, 2)
+            crowd.turn()
+            assert crowd.order in ([2, END, 0, END], [2, END, 1, END])
+
+    def test_heavy_connections_take_turns(self, loop: Loop) -> None:
+        """One in a turn, because each takes all of its time."""
+        crowd = Crowd(loop, cost=1.1 * READ_SECONDS)
+        crowd.send(0, 1, 2)
+        crowd.turn()
+        served = []
+        for _ in range(6):
+            crowd.send(0, 1, 2)
+            crowd.turn()
+            served += [one for one in crowd.order if one != END]
+        assert sorted(served[:3]) == sorted(served[3:]) == [0, 1, 2]
+
+    def test_a_turn_has_several_heavy_requests_if_no_light_one_comes(self, loop: Loop) -> None:
+        crowd = Crowd(loop)
+        crowd.send(0, 1, 2)
+        crowd.turn()
+        crowd.send(0, 1, 2)
+        crowd.turn()
+        assert sorted(crowd.order) == [END, 0, 1, 2]
+
+    def test_a_light_request_that_arrives_ends_the_turn_of_heavy_ones(self, loop: Loop) -> None:
+        crowd = Crowd(loop)
+        crowd.send(1, 2)
+        crowd.turn()
+        crowd.send(1, 2)
+        crowd.meanwhile = lambda: crowd.send(0)
+        crowd.cost.update({0: 0.0})
+        crowd.turn()
+        assert len([one for one in crowd.order if one != END]) == 1
+        crowd.turn()
+        assert crowd.order[0] == 0
+
+    def test_a_connection_is_light_again_after_a_short_request(self, loop: Loop) -> None:
+        crowd = Crowd(loop)
+        crowd.send(0, 1)
+        crowd.turn()
+        crowd.cost.update({0: 0.0})
+        crowd.send(0)
+        crowd.turn()
+        crowd.send(0, 1)
+        crowd.turn()
+        assert crowd.order == [0, END, 1, END]
 
     def test_the_end_of_a_connection_is_told_once(self, loop: Loop) -> None:
         loop.peer.close()

@@ -34,6 +34,16 @@ QUICKACK: int | None = getattr(socket, "TCP_QUICKACK", None)
 AT_ONCE_BYTES = 1024 * 1024
 """Longest data that `send` writes at once. The reactor sends longer data in pieces."""
 
+HEAVY_SECONDS = 0.0005
+"""Time of a read, with its requests, that makes a connection heavy until its next read."""
+
+READ_SECONDS = 0.003
+"""Time in which a turn begins reads of heavy connections."""
+
+SHORT_TURNS = 3
+"""Turns with one read of a heavy connection only, from a read of a light one on. After them, its
+commit is mostly done, and so is the one that was in flight before."""
+
 WRITE_SECONDS = 0.003
 """Time in which a turn begins writes of connections that are only writable."""
 
@@ -237,6 +247,10 @@ def read_directly(reactor: Any) -> DirectReads:
     logged and close the connection as before, and all other events go the usual way. Changes
     nothing in other reactors. The result undoes it, and calls functions at the end of a turn.
 
+    Connections whose last read was heavy come after the others, those first that were read least
+    recently. Light requests so have a commit of their own if none is in flight. A turn reads heavy
+    connections for `READ_SECONDS`, or one of them when light requests arrive or were just read.
+
     Connections that are only writable come last, for `WRITE_SECONDS` in a turn, and those first
     that wrote least recently: the kernel names the others again in the next turn. Before a write,
     `join_less` divides the unsent bytes.
@@ -254,9 +268,52 @@ def read_directly(reactor: Any) -> DirectReads:
     wait = reactor._poller.poll
     selectables = reactor._selectables
     readable, writable = select.EPOLLIN, select.EPOLLOUT
+    heavy: dict[int, int] = {}
+    """Descriptor of a heavy connection -> the turn of its last read."""
+    short_turns = 0
+    """Further turns with one read of a heavy connection only."""
     turns: dict[int, int] = {}
     """Descriptor -> the turn of its last write."""
     turn = 0
+
+    def read(selectable: tcp.Server) -> None:
+        lost: BaseException | None
+        try:
+            lost = selectable.doRead()
+        except BaseException:
+            lost = sys.exc_info()[1]
+            log.err(system=selectable.logPrefix())
+        if lost:
+            reactor._disconnectSelectable(selectable, lost, True)
+
+    def read_heavy(descriptors: list[int]) -> None:
+        nonlocal turn, short_turns
+        turn += 1
+        descriptors.sort(key=heavy.__getitem__)
+        began_seconds = reactor.seconds()
+        end_seconds = began_seconds + (0 if short_turns else READ_SECONDS)
+        short_turns = max(0, short_turns - 1)
+        for descriptor in descriptors:
+            selectable = selectables.get(descriptor)
+            if type(selectable) is not tcp.Server:
+                continue
+            read(selectable)
+            now_seconds = reactor.seconds()
+            if now_seconds - began_seconds > HEAVY_SECONDS:
+                heavy[descriptor] = turn
+            else:
+                del heavy[descriptor]
+            if now_seconds > end_seconds or light_waits():
+                break
+            began_seconds = now_seconds
+
+    def light_waits() -> bool:
+        return any(
+            event == readable
+            and descriptor not in heavy
+            and type(selectables.get(descriptor)) is tcp.Server
+            for descriptor, event in wait(0, len(selectables))
+        )
 
     def write_some(descriptors: list[int]) -> None:
         nonlocal turn
@@ -275,20 +332,26 @@ def read_directly(reactor: Any) -> DirectReads:
                 break
 
     def poll(timeout: float | None) -> None:
+        nonlocal short_turns
+        heavy_readers: list[int] = []
         writers: list[int] = []
         if turn_ends:
             timeout = 0
-        for descriptor, event in wait(-1 if timeout is None else timeout, len(selectables)):
+        events = wait(-1 if timeout is None else timeout, len(selectables))
+        began_seconds = reactor.seconds()
+        for descriptor, event in events:
             selectable = selectables.get(descriptor)
             if event == readable and type(selectable) is tcp.Server:
-                lost: BaseException | None
-                try:
-                    lost = selectable.doRead()
-                except BaseException:
-                    lost = sys.exc_info()[1]
-                    log.err(system=selectable.logPrefix())
-                if lost:
-                    reactor._disconnectSelectable(selectable, lost, True)
+                if descriptor in heavy:
+                    heavy_readers.append(descriptor)
+                    continue
+                read(selectable)
+                now_seconds = reactor.seconds()
+                if now_seconds - began_seconds > HEAVY_SECONDS:
+                    heavy[descriptor] = turn
+                else:
+                    short_turns = SHORT_TURNS
+                began_seconds = now_seconds
             elif event == writable and type(selectable) in (tcp.Server, unix.Server):
                 writers.append(descriptor)
             elif selectable is not None:
@@ -300,6 +363,10 @@ def read_directly(reactor: Any) -> DirectReads:
 
         if turn_ends:
             reads.end_turn()
+        if heavy_readers:
+            read_heavy(heavy_readers)
+            if turn_ends:
+                reads.end_turn()
         if writers:
             write_some(writers)
 
