@@ -9,7 +9,7 @@ import urllib.request
 from typing import Any
 from urllib.parse import urlencode
 
-_TIMEOUT_SECONDS = 30.0
+_TIMEOUT_SECONDS = 120.0
 _PAGE = 1000
 
 

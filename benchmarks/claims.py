@@ -46,10 +46,12 @@ RECEIVE_BYTES = 64 << 10
 exceed the kernel's memory for TCP (``net.ipv4.tcp_mem``), and it drops the packets of all."""
 SUBSCRIBERS = 16
 """Clients that make the subscriptions of BlipMQ."""
-LEAVE_SECONDS = 20.0
+LEAVE_SECONDS = 120.0
 """Longest time until the broker has noticed that all clients left; paused ones wait for a cut."""
 SETTLE_SECONDS = 2.0
 _POLL_SECONDS = 0.02
+_PROBES = 2
+_PROBE_SECONDS = 120.0
 
 
 @dataclass(frozen=True)
@@ -179,6 +181,9 @@ def run_case(
 ) -> Measured:
     """Run a case on a new broker.
 
+    The clients stay for ``seconds``, and until the probe was served twice, at most two minutes
+    more: the disk may be slow.
+
     :raises ValueError: the case is unknown.
     """
     if case not in cases():
@@ -206,7 +211,9 @@ def run_case(
         probe.start()
         peers = Peers(address, connections, make)
         peak, end = rest, time.monotonic() + seconds
-        while time.monotonic() < end:
+        while (now := time.monotonic()) < end or (
+            len(probe.seconds) < _PROBES and now < end + _PROBE_SECONDS
+        ):
             peers.send()
             peak = max(peak, broker.memory_bytes())
             time.sleep(_POLL_SECONDS)

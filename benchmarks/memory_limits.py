@@ -43,9 +43,9 @@ ENDED = (74,)
 """Exit codes of a broker that ends for lack of memory."""
 STOPPED = (0, *ENDED)
 """Exit codes after SIGTERM."""
-ANSWER_SECONDS = 20.0
+ANSWER_SECONDS = 60.0
 """Longest time to an answer after a step."""
-STOP_SECONDS = 30.0
+STOP_SECONDS = 120.0
 """Longest time from SIGTERM to the end."""
 FORMATS = ("mamamia", "flymq", "blipmq", "rustlog", "mega")
 TOPIC, PROBE = "records", "probe"
@@ -191,7 +191,7 @@ class Run:
             self._end()
             self._over.set()
             for thread in threads:
-                thread.join(_CLIENT_SECONDS + 5)
+                thread.join(_CLIENT_SECONDS + ANSWER_SECONDS)
             broker.start()
             self._check_records()
             broker.kill()

@@ -87,7 +87,7 @@ class BrokerProcess:
         """Address of the admin HTTP, ``host:port``."""
         return self._listeners["admin"]
 
-    def start(self, seconds_max: float = 60.0) -> float:
+    def start(self, seconds_max: float = 120.0) -> float:
         """Start the broker and wait until it serves.
 
         :return: seconds from the start of the process to its readiness.
@@ -112,7 +112,7 @@ class BrokerProcess:
                 preexec_fn=die_with_parent,
             )
 
-    def wait_ready(self, seconds_max: float = 60.0) -> None:
+    def wait_ready(self, seconds_max: float = 120.0) -> None:
         """Wait until a launched broker serves.
 
         :raises BrokerFailed: it exits or is not ready in time.
@@ -136,7 +136,7 @@ class BrokerProcess:
             self._process.kill()
             self._process.wait()
 
-    def stop(self, seconds_max: float = 30.0) -> int:
+    def stop(self, seconds_max: float = 120.0) -> int:
         """SIGTERM the broker and return its exit code.
 
         :raises BrokerFailed: it does not stop in time.

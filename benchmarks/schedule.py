@@ -49,19 +49,25 @@ SPREAD_SECONDS = 60.0
 ORDERS = ("in-order", "random")
 _TOPIC = "fired"
 _DUE = Struct(">Q")
-_LEAD_SECONDS = 6.0
+_LEADS_SECONDS = (6.0, 24.0, 96.0)
+"""Each is tried if the one before was too short: the disk may be slow for a while."""
 _SCHEDULED_PER_S = 20_000
 """Least rate at which the schedule is written before the first entry is due."""
 _LOAD_LEAD_SECONDS = 2.0
 _CONSUMER_BATCH = 500
-_CONSUMER_SILENCE_SECONDS = 20.0
+_CONSUMER_SILENCE_SECONDS = 60.0
 _FETCH_RECORDS = 10_000
 _FETCH_BYTES = 1 << 20
 _STEP_SECONDS_MAX = 600.0
 
 
-def fire(data_dir: Path, order: str, scale: float) -> dict[str, Any]:
-    """Fill the schedule, let it deliver under load, and return the lateness."""
+def fire(data_dir: Path, order: str, scale: float, lead_seconds: float) -> dict[str, Any]:
+    """Fill the schedule, let it deliver under load, and return the lateness.
+
+    :param lead_seconds: time to fill the schedule, besides what its entries take.
+    :return: the figures, or only ``too_slow_seconds``: the first entry was due before the schedule
+        was filled, which took that long.
+    """
     count = max(1, int(ENTRIES * scale))
     spread_us = max(1_000_000, int(SPREAD_SECONDS * 1e6 * scale))
 
@@ -69,12 +75,12 @@ def fire(data_dir: Path, order: str, scale: float) -> dict[str, Any]:
         inside.leave = True
         broker = inside.broker
         now_us = broker.time.time_us
-        first_us = now_us() + int((_LEAD_SECONDS + count / _SCHEDULED_PER_S) * 1e6)
+        first_us = now_us() + int((lead_seconds + count / _SCHEDULED_PER_S) * 1e6)
         began = time.monotonic()
         await _schedule(inside, due_times(count, spread_us, first_us, order))
         seconds = time.monotonic() - began
         if now_us() >= first_us:
-            raise ChildFailed(f"the schedule took {seconds:.0f} s: too slow to begin in time")
+            return {"too_slow_seconds": seconds}
         await inside.sleep(max(0.0, (first_us - now_us()) / 1e6 - _LOAD_LEAD_SECONDS))
         load_seconds = spread_us / 1e6 + _LOAD_LEAD_SECONDS
         load = deferToThread(_moderate_load, inside.address, load_seconds)
@@ -225,9 +231,16 @@ def measure(
     raw = sync_rate(directory, 4096, 0.5)
     show(f"schedule at scale {scale:g}; durability fsync; raw 4 KiB syncs/s {raw:,.0f}")
     for order in orders:
-        with tempfile.TemporaryDirectory(prefix=f"{order}-", dir=directory) as name:
-            spec = {"step": "fire", "order": order, "scale": scale, "data_dir": f"{name}/data"}
-            found = run_child("benchmarks.schedule", spec, _STEP_SECONDS_MAX)
+        for lead_seconds in _LEADS_SECONDS:
+            with tempfile.TemporaryDirectory(prefix=f"{order}-", dir=directory) as name:
+                spec = {"step": "fire", "order": order, "scale": scale, "data_dir": f"{name}/data"}
+                spec["lead_seconds"] = lead_seconds
+                found = run_child("benchmarks.schedule", spec, _STEP_SECONDS_MAX)
+            if "too_slow_seconds" not in found:
+                break
+        else:
+            seconds = found["too_slow_seconds"]
+            raise ChildFailed(f"the schedule took {seconds:.0f} s: too slow to begin in time")
         show(
             f"  {order:<9}{found['entries']:,} entries over {found['spread_seconds']:.0f} s, "
             f"scheduled in {found['schedule_seconds']:.1f} s; load {found['load_msgs_per_s']:,.0f} "
@@ -279,7 +292,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _step(spec: dict[str, Any]) -> dict[str, Any]:
     if spec["step"] == "consume":
         return consume(spec["address"], spec["count"])
-    return fire(Path(spec["data_dir"]), spec["order"], spec["scale"])
+    return fire(Path(spec["data_dir"]), spec["order"], spec["scale"], spec["lead_seconds"])
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from twisted.internet.task import Clock
@@ -170,6 +171,22 @@ class TestSchedule:
                 assert late["count"] == 1000
                 assert late["min_ms"] <= late["p50_ms"] <= late["p99_ms"] <= late["max_ms"]
             assert order["delivered"]["min_ms"] >= 0
+        assert list(tmp_path.iterdir()) == []
+
+    def test_a_schedule_that_is_filled_too_slowly_gets_more_time(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Twice; then it is an error."""
+        leads: list[float] = []
+
+        def run_child(module: str, spec: dict[str, Any], seconds_max: float) -> dict[str, Any]:
+            leads.append(spec["lead_seconds"])
+            return {"too_slow_seconds": 7.0}
+
+        monkeypatch.setattr(schedule, "run_child", run_child)
+        with pytest.raises(ChildFailed, match=r"took 7 s: too slow"):
+            list(schedule.measure(tmp_path, ["random"], 0.001, lambda line: None))
+        assert leads == sorted(set(leads)) and len(leads) == 3
         assert list(tmp_path.iterdir()) == []
 
     def test_due_times_are_spread_evenly_in_either_order(self) -> None:
