@@ -86,6 +86,11 @@ class Offset(NamedTuple):
     lost: int = 0
     """The number of records that were removed before the stream read them."""
 
+    @property
+    def read(self) -> Positions:
+        """The positions of all partitions that the stream has read, now or earlier."""
+        return {**self.left, **(self.positions or {})}
+
     def as_json(self) -> dict[str, Any]:
         """Return the JSON object for the checkpoint."""
         fields: dict[str, Any] = {"version": VERSION, "log_id": self.log_id, "lsn": self.lsn}
@@ -318,14 +323,12 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 positions = self._positions(offset, lsn, snapshot)
             except FileNotFoundError:
                 continue
-            before = offset.positions or {}
-            removed = removed_offsets(snapshot, {k: v for k, v in before.items() if k in positions})
+            removed = removed_offsets(snapshot, offset.read, positions)
             if removed and self._query.fails:
                 raise _lost_error(snapshot, removed)
-            left = {**offset.left, **before}
             left = {
                 key: position
-                for key, position in left.items()
+                for key, position in offset.read.items()
                 if key not in positions and key[0] in snapshot.topics.topics
             }
             uncounted, self._uncounted = self._uncounted, 0
@@ -347,13 +350,12 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         known = {key[0] for key in before or {}}
         old = tuple(one for one in predicate.topic_ids if one in known)
         new = tuple(one for one in predicate.topic_ids if one not in known)
-        read = {**offset.left, **(before or {})}
         first = 0 if before is None else offset.first_lsn
         found: dict[Key, int] = {}
         for topic_ids, from_lsn in ((old, offset.lsn), (new, first)):
             if topic_ids:
                 some = predicate._replace(topic_ids=topic_ids, lsns=Interval(from_lsn, lsn))
-                found |= read_positions(location.archive, snapshot, some, read)
+                found |= read_positions(location.archive, snapshot, some, offset.read)
         return found
 
     def _positions_before(self, lsn: int) -> dict[Key, int]:
@@ -391,7 +393,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if first.positions is None or last.positions is None:
             return
         snapshot = take_snapshot(self._query.location)
-        removed = removed_offsets(snapshot, first.positions, last.positions)
+        removed = removed_offsets(snapshot, first.read, last.positions)
         surplus = sum(one.records for one in removed) - (last.lost - first.lost)
         if surplus > 0 and self._query.fails:
             raise _lost_error(snapshot, removed)

@@ -366,6 +366,24 @@ def test_more_topics_over_a_checkpoint_bring_their_earlier_records(
     assert {value[0] for value in stream.run()} == {"three"}
 
 
+def test_records_trimmed_while_their_topic_was_not_selected_are_lost(
+    log: Log, stream: Stream
+) -> None:
+    """The stream has read the topic before, so it goes on where it stopped."""
+    stream.run(topics="one,two")
+    stream.run(topics="one")
+    log.append(2, 0, b"trimmed", b"too", b"kept")
+    log.trim(2, 0, 4)
+    assert stream.run(topics="one") == []
+    with pytest.raises(DataLost, match=r"^2 records .* offsets 2 to 3 of partition 0 of topic"):
+        stream.run(topics="one,two")
+    found = stream.run(topics="one,two", failOnDataLoss="false")
+    assert [value[3] for value in found] == [b"kept"]
+    assert stream.offset is not None and stream.offset["lost"] == 2
+    assert stream.run(topics="one,two") == []
+    assert stream.offset["lost"] == 2
+
+
 @pytest.mark.parametrize("archived", [False, True])
 @pytest.mark.parametrize("start", ["earliest", "1970-01-01", "0"])
 def test_more_topics_bring_records_from_before_the_first_one_of_the_stream(
