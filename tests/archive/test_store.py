@@ -397,6 +397,22 @@ def test_an_endpoint_without_tls_has_to_be_allowed(
             "the server says 403 Forbidden",
         ),
         ("Generic error at http://u:p@host/bucket\nDebug", "Generic error at ..."),
+        (
+            "Generic S3 error: Error getting list response body: HTTP error: request or response "
+            "body error\n\nDebug source:\n...",
+            "the server's answer ends too early",
+        ),
+        (
+            "Kernel error -> Generic S3 error\n\x1b[31m\u21b3\x1b[0m Error performing GET "
+            "http://u:p@host/bucket in 5ms - HTTP error\n \x1b[31m\u21b3\x1b[0m client error "
+            "(Connect)\n  \x1b[31m\u21b3\x1b[0m Connection refused (os error 111)",
+            "no connection to the server: Connection refused (os error 111)",
+        ),
+        (
+            "Kernel error -> Generic S3 error\n\x1b[31m\u21b3\x1b[0m Error performing GET "
+            "http://u:p@host/bucket\n \x1b[31m\u21b3\x1b[0m invalid length",
+            "invalid length",
+        ),
     ],
 )
 def test_of_an_error_only_the_problem_is_told(answer: str, problem: str) -> None:

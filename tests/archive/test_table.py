@@ -34,6 +34,7 @@ from brokerd.archive.delta.log_files import COMMITS, FileStats, encode_commit
 from brokerd.archive.delta.table import Table, TableConflict
 from brokerd.archive.delta.tables import ensure_tables, open_tables
 from brokerd.archive.parquet.writer import FileWriter
+from brokerd.archive.storage.address import ObjectAddress
 from tests.archive.adding import (
     LOG_ID,
     NOW_MS,
@@ -172,6 +173,18 @@ def test_table_that_is_gone_is_named(root: Path, table: Table) -> None:
 
 
 # -- Commits -------------------------------------------------------------------------------------
+
+
+def test_server_that_is_gone_before_columns_change_is_named(
+    bucket: ObjectAddress, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """deltalake reads the table's metadata, and has errors of its own."""
+    table = ensure_tables(bucket, LOG_ID, NOW_MS)[RECORDS.name]
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
+    with pytest.raises(
+        ArchiveUnavailable, match=f"^{bucket}/records cannot be read: no connection"
+    ):
+        table.set_columns({"brokerd.test": "1"}, now_ms=NOW_MS)
 
 
 def test_commit_is_there_for_who_opens_the_table_afterwards(root: Path, table: Table) -> None:

@@ -39,6 +39,7 @@ from brokerd.archive.delta.log_files import (
 from brokerd.archive.delta.log_reader import DeltaLog
 from brokerd.archive.delta.vacuum import vacuum
 from brokerd.archive.storage.address import Place
+from brokerd.archive.storage.bucket import problem_of
 from brokerd.archive.storage.store import open_store
 from brokerd.errors import BrokerdError
 
@@ -236,11 +237,19 @@ class Table:
             self._put_next([self._metadata(properties)], "CHANGE COLUMNS", now_ms)
 
     def _metadata(self, properties: Mapping[str, str]) -> Action:
-        """Return the action with the columns of the layout, and with further properties."""
+        """Return the action with the columns of the layout, and with further properties.
+
+        :raises ArchiveUnavailable: the disk or the server reports an error.
+        """
         from deltalake import DeltaTable
+        from deltalake.exceptions import DeltaError
 
         options = self._store.deltalake_options
-        found = DeltaTable(str(self.path), storage_options=options).metadata()
+        try:
+            found = DeltaTable(str(self.path), storage_options=options).metadata()
+        except (DeltaError, OSError) as error:
+            text = problem_of(error)
+            raise ArchiveUnavailable(f"{self.path} cannot be read: {text}") from error
         merged = {**self._snapshot.configuration, **properties}
         return metadata_action(self.layout, str(found.id), merged, int(found.created_time or 0))
 

@@ -393,8 +393,13 @@ def problem_of(error: Exception) -> str:
         return "its endpoint begins with http:, which the environment has to allow (AWS_ALLOW_HTTP)"
     if "kind: Timeout" in text or "TimedOut" in text or "timed out" in text:
         return "the server does not answer"
-    if "kind: Connect" in text:
+    if "response body error" in text or "error decoding response body" in text:
+        return "the server's answer ends too early"
+    # deltalake prints a tree, whose last line is the cause.
+    tree = [line.strip() for line in re.sub(r"\x1b\[\d*m", "", text).split("\u21b3")]
+    if "kind: Connect" in text or "client error (Connect)" in text:
         reason = re.search(r'message: "([^"]{1,100})"', text)
-        return "no connection to the server" + (f": {reason[1]}" if reason else "")
-    first = text.partition("\n")[0]
+        cause = reason[1] if reason else "".join(tree[1:][-1:])
+        return "no connection to the server" + (f": {cause}" if cause else "")
+    first = tree[-1].partition("\n")[0]
     return re.sub(r"\S*://\S*", "...", first)[:300]
