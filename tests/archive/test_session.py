@@ -10,7 +10,7 @@ import sys
 from importlib.util import find_spec
 from pathlib import Path
 from textwrap import dedent
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -303,6 +303,29 @@ def test_a_java_that_dies_early_is_one_line(
         pass
     assert "Java ended with signal 9 while Spark started: OpenJDK warning: no memory (see" in str(
         told.value
+    )
+
+
+def test_a_java_that_is_killed_at_its_start_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The warning that every Java prints then is not taken for the reason."""
+    from pyspark.errors import PySparkRuntimeError
+
+    def launch(conf: object, popen: dict[str, Any]) -> None:
+        popen["stdout"].write(b"WARNING: Using incubator modules: jdk.incubator.vector\n")
+        popen["stdout"].flush()
+        raise PySparkRuntimeError(errorClass="JAVA_GATEWAY_EXITED", messageParameters={})
+
+    monkeypatch.setattr("pyspark.java_gateway.launch_gateway", launch)
+    options = module.SparkOptions("local[1]")
+    with (
+        pytest.raises(NoSpark) as told,
+        module.spark_session("test", options, tmp_path / "work", os.environ),
+    ):
+        pass
+    assert str(told.value) == (
+        f"Java did not start: it printed no error; perhaps it was killed (see {tmp_path}/work.log)"
     )
 
 

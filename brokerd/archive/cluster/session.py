@@ -57,6 +57,8 @@ _FIXED_SETTINGS = {
 }
 """Settings of every session, because they affect results."""
 
+_INCUBATOR = "WARNING: Using incubator modules"
+"""Java's warning about the module that Spark requests."""
 _LOG4J = """\
 rootLogger.level = warn
 rootLogger.appenderRef.stderr.ref = console
@@ -407,7 +409,7 @@ def _last_error(log: Path) -> str:
 
 
 def _last_line(log: Path) -> str:
-    """Return the last line of a log, except for stack frames."""
+    """Return the last line of a log, except for stack frames and warnings of every start."""
     lines = [line.strip() for line in log.read_text(errors="replace").splitlines()]
-    lines = [line for line in lines if line and not line.startswith("at ")]
-    return lines[-1] if lines else "its log is empty"
+    lines = [line for line in lines if line and not line.startswith(("at ", _INCUBATOR))]
+    return lines[-1] if lines else "it printed no error; perhaps it was killed"
