@@ -14,8 +14,10 @@ from brokerd.cli.credentials import Credentials
 from brokerd.client import addresses
 from brokerd.errors import ConfigError
 
-PROBE_SECONDS = 5.0
-"""Longest wait for the answer to the first request."""
+PROBE_SECONDS = 30.0
+"""Longest wait for the answer to the first request. Most formats make a topic with it, on a disk
+that may be busy.
+"""
 FILL_WINDOW = 1000
 FILL_SILENCE_SECONDS = 60.0
 READ_BYTES = 1 << 18
