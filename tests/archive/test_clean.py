@@ -484,6 +484,15 @@ def test_a_file_wholly_above_the_bound_is_not_examined(world: World) -> None:
     assert offsets(world) == [0, 1, 2]
 
 
+def test_a_file_whose_records_do_not_expire_is_not_examined(world: World) -> None:
+    """Without Spark there would be an error."""
+    roll(world, plain(0, 1))
+    world.topic(1, (0, 2))
+    world.spark = None  # type: ignore[assignment]
+    clean(world)
+    assert offsets(world) == [0, 1]
+
+
 def test_a_run_for_one_topic_does_not_forget_what_expired_in_others(world: World) -> None:
     roll(world, [record(0), record(0, topic_id=17, expires_at=NOW_US - SECOND_US)])
     world.topic(1, (0, 9))

@@ -134,6 +134,12 @@ def test_files_are_merged_in_the_order_of_the_log(world: World) -> None:
     )
 
 
+def test_small_rounds_merge_more_files_at_once(world: World) -> None:
+    """Four files of a size are too few for them."""
+    assert maintain(world, MERGE, merge_growth=8).lines == []
+    assert maintain(world, MERGE, merge_growth=4).lines[0] == "merged 4 files of events"
+
+
 def test_old_files_go_and_the_report_counts_their_rows(world: World) -> None:
     report = maintain(world, KEEP._replace(events_days=2))
     assert days(world, "events") == [1, 1, 2, 2, 3, 3]

@@ -188,6 +188,29 @@ def test_values_keys_and_all_else_come_back(world: World) -> None:
     assert merged.path.startswith("bucket=1/p-1-0-0-20000-")
 
 
+def test_a_file_is_complete_before_the_next_one_begins(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So the memory of a rewrite does not grow with the number of its files."""
+    opened: list[int] = []
+
+    class CountedWriter(rewriting.FileWriter):
+        def __init__(self, *args: Any) -> None:
+            super().__init__(*args)
+            opened.append(1 + (opened[-1] if opened else 0))
+
+        def close(self) -> Any:
+            opened.append(opened[-1] - 1)
+            return super().close()
+
+    rows = [record(offset, partition=at) for at in range(5) for offset in range(3)]
+    info = world.records_file(rows, [Range(1, at, 0, 3) for at in range(5)])
+    monkeypatch.setattr(rewriting, "FileWriter", CountedWriter)
+    result = rewritten(world, [info.path], own_bytes=1)
+    assert len(result.added) == 5
+    assert opened == [1, 0] * 5
+
+
 def test_a_file_of_which_every_row_goes_still_covers(world: World) -> None:
     """Readers have to know that there is nothing, or they would wait for it."""
     info = world.records_file([record(3), record(4)], [Range(1, 0, 3, 5)])
