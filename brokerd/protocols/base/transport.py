@@ -360,6 +360,7 @@ def read_directly(reactor: Any) -> DirectReads:
                 log.callWithLogger(
                     selectable, reactor._doReadOrWrite, selectable, descriptor, event
                 )
+                began_seconds = reactor.seconds()
 
         if turn_ends:
             reads.end_turn()
