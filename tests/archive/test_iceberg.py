@@ -102,6 +102,20 @@ def operations(world: World, name: str = RECORDS.name) -> list[Operation]:
     return [one.summary.operation for one in iceberg(world, name).metadata.snapshots]
 
 
+def test_a_clock_that_steps_by_a_day_keeps_snapshots_in_order(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Readers of Iceberg refuse a snapshot that is older than the one before it."""
+    day_ms = 86_400_000
+    for offset, step in enumerate((0, day_ms, -day_ms, 0, 2 * day_ms, 0)):
+        monkeypatch.setattr("tests.archive.world.NOW_MS", NOW_MS + step)
+        append(world, offset)
+        export(world)
+        check(world)
+    times = [one.timestamp_ms - NOW_MS for one in iceberg(world).metadata.snapshots]
+    assert times == [0, day_ms, day_ms, day_ms, 2 * day_ms, 2 * day_ms]
+
+
 def test_same_rows_after_each_kind_of_maintenance(world: World) -> None:
     export(world)
     check(world)
