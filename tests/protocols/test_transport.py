@@ -452,18 +452,18 @@ END = -1
 
 
 class Crowd:
-    """Three connections of a loop whose requests take time on a clock of the test.
+    """Connections of a loop whose requests take time on a clock of the test.
 
     Each request asks for the end of its turn.
     """
 
-    def __init__(self, loop: Loop, cost: float = 2 * HEAVY_SECONDS) -> None:
+    def __init__(self, loop: Loop, cost: float = 2 * HEAVY_SECONDS, size: int = 3) -> None:
         self._loop = loop
-        self._others = [Loop(loop.reactor) for _ in range(2)]
+        self._others = [Loop(loop.reactor) for _ in range(size - 1)]
         self._now = 0.0
         loop.reactor.seconds = lambda: self._now
         self._peers = [one.peer for one in (loop, *self._others)]
-        self.cost = dict.fromkeys(range(3), cost)
+        self.cost = dict.fromkeys(range(size), cost)
         """The time of a request in seconds, by connection."""
         self.order: list[int] = []
         """What the last turn handled: numbers of connections, and `END` for each end."""
@@ -576,6 +576,20 @@ class TestReadDirectly:
         assert len([one for one in crowd.order if one != END]) == 1
         crowd.turn()
         assert crowd.order[0] == 0
+
+    def test_many_light_requests_leave_heavy_ones_half_of_the_time(self, loop: Loop) -> None:
+        """Else a turn with hundreds of light requests reads one heavy connection of twenty."""
+        crowd = Crowd(loop, size=12)
+        light, heavy = range(5), range(5, 12)
+        crowd.cost.update(dict.fromkeys(light, 0.8 * HEAVY_SECONDS))
+        crowd.send(*heavy)
+        crowd.turn()
+        crowd.send(*light, *heavy)
+        crowd.turn()
+        served = [one for one in crowd.order if one != END]
+        assert sorted(served[:5]) == list(light)
+        # 2 ms of light requests, and requests of 1 ms until 2 ms are over
+        assert 2 <= len(served[5:]) <= 3
 
     def test_a_connection_is_light_again_after_a_short_request(self, loop: Loop) -> None:
         crowd = Crowd(loop)

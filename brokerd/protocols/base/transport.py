@@ -249,7 +249,8 @@ def read_directly(reactor: Any) -> DirectReads:
 
     Connections whose last read was heavy come after the others, those first that were read least
     recently. Light requests so have a commit of their own if none is in flight. A turn reads heavy
-    connections for `READ_SECONDS`, or one of them when light requests arrive or were just read.
+    connections for `READ_SECONDS`, or one of them when light requests arrive or were just read. It
+    reads them for as long as it read light ones in any case: many light ones leave them a half.
 
     Connections that are only writable come last, for `WRITE_SECONDS` in a turn, and those first
     that wrote least recently: the kernel names the others again in the next turn. Before a write,
@@ -286,11 +287,12 @@ def read_directly(reactor: Any) -> DirectReads:
         if lost:
             reactor._disconnectSelectable(selectable, lost, True)
 
-    def read_heavy(descriptors: list[int]) -> None:
+    def read_heavy(descriptors: list[int], light_seconds: float) -> None:
         nonlocal turn, short_turns
         turn += 1
         descriptors.sort(key=heavy.__getitem__)
         began_seconds = reactor.seconds()
+        share_ends_seconds = began_seconds + light_seconds
         end_seconds = began_seconds + (0 if short_turns else READ_SECONDS)
         short_turns = max(0, short_turns - 1)
         for descriptor in descriptors:
@@ -303,9 +305,11 @@ def read_directly(reactor: Any) -> DirectReads:
                 heavy[descriptor] = turn
             else:
                 del heavy[descriptor]
+            began_seconds = now_seconds
+            if now_seconds <= share_ends_seconds:
+                continue
             if now_seconds > end_seconds or light_waits():
                 break
-            began_seconds = now_seconds
 
     def light_waits() -> bool:
         return any(
@@ -333,6 +337,7 @@ def read_directly(reactor: Any) -> DirectReads:
 
     def poll(timeout: float | None) -> None:
         nonlocal short_turns
+        light_seconds = 0.0
         heavy_readers: list[int] = []
         writers: list[int] = []
         if turn_ends:
@@ -351,6 +356,7 @@ def read_directly(reactor: Any) -> DirectReads:
                     heavy[descriptor] = turn
                 else:
                     short_turns = SHORT_TURNS
+                    light_seconds += now_seconds - began_seconds
                 began_seconds = now_seconds
             elif event == writable and type(selectable) in (tcp.Server, unix.Server):
                 writers.append(descriptor)
@@ -365,7 +371,7 @@ def read_directly(reactor: Any) -> DirectReads:
         if turn_ends:
             reads.end_turn()
         if heavy_readers:
-            read_heavy(heavy_readers)
+            read_heavy(heavy_readers, light_seconds)
             if turn_ends:
                 reads.end_turn()
         if writers:
