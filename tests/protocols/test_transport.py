@@ -22,6 +22,7 @@ from twisted.protocols.tls import TLSMemoryBIOProtocol
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
+from brokerd.protocols.base import transport
 from brokerd.protocols.base.transport import (
     HEAVY_SECONDS,
     LARGE_BYTES,
@@ -460,8 +461,8 @@ class Crowd:
     def __init__(self, loop: Loop, cost: float = 2 * HEAVY_SECONDS, size: int = 3) -> None:
         self._loop = loop
         self._others = [Loop(loop.reactor) for _ in range(size - 1)]
-        self._now = 0.0
-        loop.reactor.seconds = lambda: self._now
+        self.now = 0.0
+        loop.reactor.seconds = lambda: self.now
         self._peers = [one.peer for one in (loop, *self._others)]
         self.cost = dict.fromkeys(range(size), cost)
         """The time of a request in seconds, by connection."""
@@ -473,7 +474,7 @@ class Crowd:
             one.protocol.dataReceived = partial(self._received, number)  # type: ignore[method-assign]
 
     def _received(self, number: int, data: bytes) -> None:
-        self._now += self.cost[number]
+        self.now += self.cost[number]
         reads = self._others[-1].reads  # the last one serves all connections of the reactor
         if not reads.turn_ends:
             reads.call_at_turn_end(lambda: self.order.append(END))
@@ -520,8 +521,8 @@ class TestReadDirectly:
         """Each look at the clock costs a second, so a turn has time for one write."""
         more = [Loop(loop.reactor) for _ in range(2)]
         transports = [one.protocol.transport for one in (loop, *more)]
-        for transport in transports:
-            transport.write(bytes(8 << 20))
+        for one_transport in transports:
+            one_transport.write(bytes(8 << 20))
         seconds = iter(range(1000))
         loop.reactor.seconds = lambda: next(seconds)
         served = []
@@ -590,6 +591,42 @@ class TestReadDirectly:
         assert sorted(served[:5]) == list(light)
         # 2 ms of light requests, and requests of 1 ms until 2 ms are over
         assert 2 <= len(served[5:]) <= 3
+
+    def test_of_many_heavy_connections_a_turn_reads_several(
+        self, loop: Loop, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Each turn lists them all. One read in a turn cost three of its times, of 3,000."""
+        crowd = Crowd(loop, size=6)
+        crowd.cost.update({0: 0.0})
+        crowd.send(*range(1, 6))
+        crowd.turn()
+        for listed_seconds, count in ((0.0, 1), (0.0005, 3)):
+            monkeypatch.setattr(transport, "LISTED_SECONDS", listed_seconds)
+            crowd.send(*range(6))
+            crowd.turn()
+            served = [one for one in crowd.order if one != END]
+            assert served[0] == 0 and len(served) == 1 + count
+
+    def test_the_time_to_pass_over_heavy_connections_makes_no_other_one_heavy(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        reactor = EPollReactor()
+        found = reactor._selectables
+
+        class Slow(dict[int, Any]):
+            def get(self, *arguments: Any) -> Any:
+                crowd.now += 0.4 * HEAVY_SECONDS
+                return super().get(*arguments)
+
+        reactor._selectables = Slow(found)
+        crowd = Crowd(Loop(reactor), size=5)
+        crowd.cost.update({4: 0.0})
+        crowd.send(0, 1, 2, 3)
+        crowd.turn()
+        for _ in range(2):
+            crowd.send(0, 1, 2, 3, 4)
+            crowd.turn()
+            assert crowd.order[0] == 4
 
     def test_a_connection_is_light_again_after_a_short_request(self, loop: Loop) -> None:
         crowd = Crowd(loop)

@@ -40,6 +40,10 @@ HEAVY_SECONDS = 0.0005
 READ_SECONDS = 0.003
 """Time in which a turn begins reads of heavy connections."""
 
+LISTED_SECONDS = 0.000004
+"""Least time of a turn's reads of heavy connections, for each one that waits: the kernel lists all
+of them in each turn, which takes about a fourth of that."""
+
 SHORT_TURNS = 3
 """Turns with one read of a heavy connection only, from a read of a light one on. After them, its
 commit is mostly done, and so is the one that was in flight before."""
@@ -250,7 +254,8 @@ def read_directly(reactor: Any) -> DirectReads:
     Connections whose last read was heavy come after the others, those first that were read least
     recently. Light requests so have a commit of their own if none is in flight. A turn reads heavy
     connections for `READ_SECONDS`, or one of them when light requests arrive or were just read. It
-    reads them for as long as it read light ones in any case: many light ones leave them a half.
+    reads them for as long as it read light ones in any case, so many light ones leave them a half,
+    and for `LISTED_SECONDS` for each of them.
 
     Connections that are only writable come last, for `WRITE_SECONDS` in a turn, and those first
     that wrote least recently: the kernel names the others again in the next turn. Before a write,
@@ -292,7 +297,8 @@ def read_directly(reactor: Any) -> DirectReads:
         turn += 1
         descriptors.sort(key=heavy.__getitem__)
         began_seconds = reactor.seconds()
-        share_ends_seconds = began_seconds + light_seconds
+        least_seconds = max(light_seconds, len(descriptors) * LISTED_SECONDS)
+        share_ends_seconds = began_seconds + least_seconds
         end_seconds = began_seconds + (0 if short_turns else READ_SECONDS)
         short_turns = max(0, short_turns - 1)
         for descriptor in descriptors:
@@ -344,12 +350,17 @@ def read_directly(reactor: Any) -> DirectReads:
             timeout = 0
         events = wait(-1 if timeout is None else timeout, len(selectables))
         began_seconds = reactor.seconds()
+        is_late = False  # whether ``began_seconds`` is before events that were left for later
         for descriptor, event in events:
             selectable = selectables.get(descriptor)
             if event == readable and type(selectable) is tcp.Server:
                 if descriptor in heavy:
                     heavy_readers.append(descriptor)
+                    is_late = True
                     continue
+                if is_late:
+                    began_seconds = reactor.seconds()
+                    is_late = False
                 read(selectable)
                 now_seconds = reactor.seconds()
                 if now_seconds - began_seconds > HEAVY_SECONDS:
@@ -360,6 +371,7 @@ def read_directly(reactor: Any) -> DirectReads:
                 began_seconds = now_seconds
             elif event == writable and type(selectable) in (tcp.Server, unix.Server):
                 writers.append(descriptor)
+                is_late = True
             elif selectable is not None:
                 if event & writable and type(selectable) in (tcp.Server, unix.Server):
                     join_less(selectable)
