@@ -73,6 +73,7 @@ class Wire:
         host, _, port = address.rpartition(":")
         self._socket = socket.create_connection((host, int(port)), timeout=_TIMEOUT_SECONDS)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._answers = self._socket.makefile("rb", buffering=1 << 16)
         self._is_flymq = wire_format == "flymq"
 
     def ask(self, request: bytes) -> bytes:
@@ -104,13 +105,10 @@ class Wire:
         return self._read(int.from_bytes(head, "big"))[2:]
 
     def _read(self, count: int) -> bytes:
-        parts = bytearray()
-        while len(parts) < count:
-            some = self._socket.recv(min(count - len(parts), 1 << 20))
-            if not some:
-                raise ConnectionError("the broker closed the connection")
-            parts += some
-        return bytes(parts)
+        found = self._answers.read(count)
+        if len(found) < count:
+            raise ConnectionError("the broker closed the connection")
+        return found
 
 
 # -- Heavy requests --------------------------------------------------------------------------------
@@ -203,10 +201,19 @@ def topic_lists(wire: Wire, number: int) -> Callable[[], None]:
 
 def small_produces(wire: Wire, number: int) -> Callable[[], None]:
     """Produce small messages, 1,000 in one go."""
-    one = frame(Command.PRODUCE, {"log_id": "flood", "payload": b"x" * 20, "metadata": None})
+    return _flood(wire, b"x" * 20, 1000)
+
+
+def windows(wire: Wire, number: int) -> Callable[[], None]:
+    """Produce messages of 100 bytes, 64 in one go."""
+    return _flood(wire, b"x" * 100, 64)
+
+
+def _flood(wire: Wire, payload: bytes, count: int) -> Callable[[], None]:
+    one = frame(Command.PRODUCE, {"log_id": "flood", "payload": payload, "metadata": None})
 
     def once() -> None:
-        wire.ask_all([one] * 1000)
+        wire.ask_all([one] * count)
 
     return once
 
@@ -319,6 +326,7 @@ CASES = {
         Case("records", small_transactions, 4, "flymq"),
         Case("topics", topic_lists, 8, "flymq", TOPICS),
         Case("flood", small_produces),
+        Case("windows", windows, 16),
         Case("fetches", fetches, 4, "flymq"),
         Case("filters", filtered_fetches, 4, "flymq"),
         Case("acquires", acquires, 4),

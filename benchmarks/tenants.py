@@ -47,8 +47,8 @@ INTERVAL_SECONDS = 10.0
 MIB = 1 << 20
 PROMISES = {"127.0.0.2": 200, "127.0.0.3": 50}
 """Address of a tenant -> produces a second."""
-NOT_SENT = ("idle", "acquires", "groups")
-"""Cases without heavy requests, or whose requests make groups without end."""
+NOT_SENT = ("idle", "windows", "acquires", "groups")
+"""Cases that are light, a smaller flood, and those whose requests make groups without end."""
 SETTINGS = ("retention.bytes=67108864", "retention.check_seconds=5")
 """The broker removes what the heavy clients wrote, and what the tenants' consumers have had."""
 _TIMEOUT_SECONDS = 120.0
