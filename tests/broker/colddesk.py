@@ -48,10 +48,14 @@ def roll_up(house: House, archive: FakeArchive) -> None:
 
 
 def archive_all(house: House, archive: FakeArchive) -> None:
-    """Archive all records and delete their segments."""
+    """Archive all records and delete their segments, once the bounds cover them."""
     roll_up(house, archive)
     for _ in range(2):
         take_snapshot(house)
+    bounds = house.broker.bounds
+    assert bounds is not None
+    bounds.request(lambda error: None)
+    house.run()
     house.broker.segment_cleaner.wake()
     house.run()
 
