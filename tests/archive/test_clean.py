@@ -334,7 +334,7 @@ def test_files_wholly_below_start_offsets_go_without_spark(world: World) -> None
     roll(world, plain(0, 1), plain(2, 3), plain(0, 5, topic_id=2))
     world.topic(1, (2, 0))
     world.topic(3, (0, 0))
-    world.spark = None  # type: ignore[assignment]
+    world.spark = None
     report = clean(world)
     assert offsets(world) == [2, 3]
     assert offsets(world, 2) == []
@@ -440,11 +440,10 @@ def test_a_file_is_not_looked_at_before_something_in_it_expires(world: World) ->
     clean(world)
     assert offsets(world) == [1, 2, 3, 4, 5]
     clean(world)
-    spark, world.spark = world.spark, None  # type: ignore[assignment]
-    world.time_us += 10 * SECOND_US - 1
-    clean(world)
+    with world.without_spark():
+        world.time_us += 10 * SECOND_US - 1
+        clean(world)
     world.time_us += 1
-    world.spark = spark
     clean(world)
     assert offsets(world) == [2, 3, 4, 5]
 
@@ -455,11 +454,10 @@ def test_a_rewritten_file_is_not_examined_before_something_in_it_expires(world: 
     world.topic(1, (0, 100))
     clean(world)
     assert offsets(world) == [1, 2]
-    spark, world.spark = world.spark, None  # type: ignore[assignment]
-    world.time_us += 10 * SECOND_US - 1
-    clean(world)
+    with world.without_spark():
+        world.time_us += 10 * SECOND_US - 1
+        clean(world)
     world.time_us += 1
-    world.spark = spark
     clean(world)
     assert offsets(world) == [2]
 
@@ -479,7 +477,7 @@ def test_a_file_wholly_above_the_bound_is_not_examined(world: World) -> None:
     """Without Spark there would be an error."""
     roll(world, [record(at, expires_at=NOW_US - SECOND_US) for at in range(3)])
     world.topic(1, (0, 0))
-    world.spark = None  # type: ignore[assignment]
+    world.spark = None
     clean(world)
     assert offsets(world) == [0, 1, 2]
 
@@ -488,7 +486,7 @@ def test_a_file_whose_records_do_not_expire_is_not_examined(world: World) -> Non
     """Without Spark there would be an error."""
     roll(world, plain(0, 1))
     world.topic(1, (0, 2))
-    world.spark = None  # type: ignore[assignment]
+    world.spark = None
     clean(world)
     assert offsets(world) == [0, 1]
 
@@ -511,7 +509,7 @@ def test_a_second_run_has_nothing_to_do(world: World) -> None:
     world.topic(17, (0, 0))
     world.topic(33, (0, 0))
     clean(world)
-    world.spark = None  # type: ignore[assignment]
+    world.spark = None
     files = world.files("records")
     assert clean(world).lines == []
     assert world.files("records") == files

@@ -103,7 +103,7 @@ def test_nothing_new_needs_no_spark(world: World) -> None:
     assert derived.derive_deliveries(world.run()).lines == [
         "added 1 outcome to the table deliveries"
     ]
-    world.spark = None  # type: ignore[assignment]
+    world.spark = None
     assert derived.derive_deliveries(world.run()).lines == []
     assert len(world.files("deliveries")) == 1
 
@@ -134,13 +134,12 @@ def test_a_log_without_events_needs_no_spark(world: World) -> None:
     """What has no outcome yet is kept on the way."""
     world.roll_events([event(EventKind.LEASED, 0, 5, 1, "ann")], 10)
     derived.derive_deliveries(world.run())
-    spark, world.spark = world.spark, None  # type: ignore[assignment]
-    for lsn in (20, 30):
-        world.roll_events([], lsn)
-        world.roll_records([], lsn)
-        derived.derive_deliveries(world.run())
-        hours.derive_hourly(world.run())
-    world.spark = spark
+    with world.without_spark():
+        for lsn in (20, 30):
+            world.roll_events([], lsn)
+            world.roll_records([], lsn)
+            derived.derive_deliveries(world.run())
+            hours.derive_hourly(world.run())
     world.roll_events([event(EventKind.SETTLED, 0, 35)], 40)
     derived.derive_deliveries(world.run())
     assert [row["owner"] for row in world.rows("deliveries")] == ["ann"]

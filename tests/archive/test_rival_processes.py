@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.archive_torture import SETTINGS
 from benchmarks.process import BrokerProcess, die_with_parent
 from brokerd.client.flymq import FlymqClient
 from brokerd.client.mamamia import MamamiaClient, batch_message
@@ -23,15 +24,6 @@ from tests.archive.test_with_broker import ENVIRONMENT, archived
 
 SECONDS = 120.0
 TOPIC = "orders"
-BROKER = (
-    "wal.segment_bytes=1MiB",
-    "wal.snapshot_interval_bytes=1MiB",
-    "broker.tail_cache_bytes=1MiB",
-    "broker.read_cache_bytes=1MiB",
-    "retention.check_seconds=1",
-    "archive.keep_wal_bytes=0",
-    "archive.poll_seconds=1",
-)
 ROLLUP = (
     "archive.derived=false",
     "archive.retention=false",
@@ -60,7 +52,7 @@ class Rollup(threading.Thread):
 
     def run(self) -> None:
         while not self.over.is_set():
-            self._once(self._chance.uniform(1.0, 8.0) if self._chance.random() < 0.7 else SECONDS)
+            self._once(self._chance.uniform(0.3, 4.0) if self._chance.random() < 0.7 else SECONDS)
 
     def _once(self, seconds: float) -> None:
         process = subprocess.Popen(
@@ -114,15 +106,22 @@ def fetched(broker: BrokerProcess) -> list[bytes]:
 
 
 def attack(path: Path, commands: list[tuple[str, ...]], seconds: float) -> Counter[int]:
-    """Run commands at once, then one more, and judge. Return the number of ends by exit code."""
+    """Run commands at once for ``seconds``, and until one is killed. Run one more, and judge.
+
+    Return the number of ends by exit code.
+    """
     data_dir = path / "data"
-    with BrokerProcess(data_dir, path / "broker.log", BROKER) as broker:
+    with BrokerProcess(data_dir, path / "broker.log", SETTINGS) as broker:
         broker.start()
         load = Load(broker.address)
         rollups = [Rollup(data_dir, options, seed) for seed, options in enumerate(commands)]
         for thread in (load, *rollups):
             thread.start()
+        deadline = time.monotonic() + SECONDS
         time.sleep(seconds)
+        while not any(rollup.ends[-signal.SIGKILL] for rollup in rollups):
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
         for thread in (load, *rollups):
             thread.over.set()
         for thread in (load, *rollups):

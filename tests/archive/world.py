@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -48,6 +48,15 @@ class World:
         self.time_settled = True
         self.points: list[str] = []
         self.stop_at: Callable[[str], None] = self.points.append
+
+    @contextmanager
+    def without_spark(self) -> Iterator[None]:
+        """Let all work of Spark fail within the block."""
+        spark, self.spark = self.spark, None
+        try:
+            yield
+        finally:
+            self.spark = spark
 
     # -- The broker's bounds ----------------------------------------------------------------------
 

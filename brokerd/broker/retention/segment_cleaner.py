@@ -11,7 +11,7 @@ unless the disk is full.
 
 `brokerd-rollup` learns the names of topics from ``state/bounds`` and from later segments. So a
 segment stays until the last written bounds cover it. When the disk is full, the cleaner requests
-the bounds at once, and deletes without them if the write fails: they may need the space.
+the bounds at once, and deletes without them if the last write failed: they may need the space.
 
 The growth of the log triggers snapshots. A log that does not grow delays the deletion of segments.
 So the cleaner requests a snapshot when the waiting segments have more bytes than the last snapshot
