@@ -388,7 +388,7 @@ class _Wiring:
             self.archive_threads,
             self.clock,
             self.settings.archive.poll_us,
-            PairingCheck(self.context, self.pin).check,
+            PairingCheck(self.context, self.pin, self.damage_report.places).check,
         )
 
     @cached_property

@@ -21,6 +21,7 @@ from brokerd.archive.contract.bounds import (
     TopicBounds,
     decode_bounds,
 )
+from brokerd.archive.contract.ranges import DisjointRanges
 from brokerd.broker.model.chunks import MutableChunk
 from brokerd.errors import BrokerdError, DamagedData
 from brokerd.values import Record
@@ -151,7 +152,7 @@ class Archiver:
             raise RollupFailed(f"the archive is of log {self._archive.log_id}, not {bounds.log_id}")
         while True:
             lot: list[Sealed] = []
-            for segment in self._segments():
+            for segment in self._segments(bounds):
                 lot.append(segment)
                 yield f"read {segment.first_lsn}"
                 if len(lot) == how.lot_segments:
@@ -202,17 +203,20 @@ class Archiver:
     def _names(self) -> list[str]:
         return [path.rpartition("/")[2] for path in self._disk.paths(WAL_DIR)]
 
-    def _segments(self) -> Iterator[Sealed]:
-        """Yield the sealed, unarchived segments in order; list the directory after each."""
+    def _segments(self, bounds: Bounds) -> Iterator[Sealed]:
+        """Yield the sealed, unarchived segments in order; list the directory after each.
+
+        Deleted segments and known damage are no gaps.
+        """
         newest = self._archive.newest
         lsn = min(newest.records_lsn, newest.events_lsn)
         while True:
             names = self._names()
             segments = [int(found[1]) for name in names if (found := _SEGMENT.fullmatch(name))]
             deleted = [found for name in names if (found := _DELETED.fullmatch(name))]
-            for first, end in sorted((int(one[1]), int(one[2])) for one in deleted):
-                if first <= lsn < end:
-                    lsn = end
+            gone = [*((int(one[1]), int(one[2])) for one in deleted), *_damaged(bounds)]
+            if lsn not in segments:
+                lsn = DisjointRanges(gone).end_of(lsn)
             above = sorted(one for one in segments if one >= lsn)
             if not above:
                 return
@@ -271,6 +275,13 @@ class Archiver:
             self.compacted += (one._replace(at_us=now_us) for one in compacted)
             self._archive.commit(changed, is_rewrite=True)
             yield f"committed without {len(compacted)} that were compacted"
+
+
+def _damaged(bounds: Bounds) -> Iterator[tuple[int, int]]:
+    """Yield the LSNs of known damage: first and end."""
+    for file, position, end in bounds.damage:
+        if (found := _SEGMENT.fullmatch(file)) is not None:
+            yield int(found[1]) + position, int(found[1]) + end
 
 
 def is_wanted(bounds: Bounds, key: Key, end: int) -> bool:

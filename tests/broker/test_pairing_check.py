@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
 from twisted.logger import capturedLogs
 
 from brokerd.archive.contract.view import Archive
+from simulator.machine.bare import WAL_DIR as WAL
 from simulator.machine.disk import SimDisk
 from tests.broker.desk import produce
 from tests.broker.fakearchive import FakeArchive
@@ -95,3 +97,32 @@ def test_one_that_knows_topics_that_were_never_made_is_refused() -> None:
     produce(house, "u", b"0")
     house.run()
     assert not usable(house)
+
+
+@pytest.mark.parametrize("cut", [True, False])
+def test_a_segment_that_lost_its_end_still_ends_where_it_was_archived(cut: bool) -> None:
+    """Its index is made again later and names the begin of the next file as its end.
+
+    If its end is not lost, the archive lacks that end and the segment is not the archived one.
+    """
+    archive = FakeArchive()
+    house = make(archive)
+    produce(house, "t", bytes(5000))
+    house.run()
+    end_lsn = house.wal.durable_lsn
+    produce(house, "t", bytes(5000))
+    house.run()
+    archived(house, archive)
+    archive.versions[-1].records_lsn = archive.versions[-1].events_lsn = end_lsn
+    produce(house, "t", b"1")
+    house.run()
+    disk = house.disk.copy()
+    first, _ = (name for name in sorted(disk.list(WAL)) if name.endswith(".wal"))
+    if cut:
+        disk.open(f"{WAL}/{first}", write=True).truncate(end_lsn - int(first[:20]))
+        disk.unlink(f"{WAL}/{first.removesuffix('.wal')}.idx")
+    house = make(archive, disk)
+    assert bool(house.report.damages) == cut
+    assert usable(house) == cut
+    error = house.broker.archive_refresher.status()["error"]
+    assert cut or f"up to LSN {end_lsn}, where the log has another segment" in str(error)

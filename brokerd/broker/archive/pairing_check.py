@@ -7,23 +7,35 @@ checks find such an archive:
 
 - The archive is ahead of the log. The rollup archives durable entries only, so the right archive is
   never ahead.
-- The last archived segment has another id than the log's segment at that LSN. Each start of a
-  broker begins a new segment with a new id.
+- The last archived segment has another id or end than the log's segment at that LSN. Each start of
+  a broker begins a new segment with a new id. A segment that lost its end may seem to reach up to
+  the next file, once its index is lost too; the lost part does not count.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+from brokerd.archive.contract.bounds import DamagedPlace
 from brokerd.archive.contract.pairing import RESTORE_LOG, SegmentEnd, TableState, log_problem
+from brokerd.archive.contract.ranges import DisjointRanges
 from brokerd.archive.contract.view import ArchiveView, ForeignArchive
 from brokerd.broker.archive.pin import ArchivePin
 from brokerd.broker.context import Context
+from brokerd.wal import SegmentStatus
 
 
 class PairingCheck:
-    """Checks each new version of an archive before the broker uses it."""
+    """Checks each new version of an archive before the broker uses it.
 
-    def __init__(self, context: Context, pin: ArchivePin) -> None:
+    ``places`` returns the known damaged places of the log.
+    """
+
+    def __init__(
+        self, context: Context, pin: ArchivePin, places: Callable[[], set[DamagedPlace]]
+    ) -> None:
         self._pin = pin
+        self._places = places
         self._state = context.state
         self._wal = context.wal
         self._refused_lsn: int | None = None
@@ -61,5 +73,12 @@ class PairingCheck:
     def _segment_at(self, lsn: int) -> SegmentEnd | None:
         for segment in self._wal.segments():
             if segment.first_lsn < lsn <= segment.end_lsn:
-                return SegmentEnd(segment.end_lsn, segment.segment_id)
+                end_lsn = lsn if self._is_lost(segment, lsn) else segment.end_lsn
+                return SegmentEnd(end_lsn, segment.segment_id)
         return None
+
+    def _is_lost(self, segment: SegmentStatus, lsn: int) -> bool:
+        """Return whether all of a segment from ``lsn`` on is damaged."""
+        places = (place[1:] for place in self._places() if place.file == segment.name)
+        end = DisjointRanges(places).end_of(lsn - segment.first_lsn)
+        return segment.first_lsn + end >= segment.end_lsn
