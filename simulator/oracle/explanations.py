@@ -3,7 +3,8 @@
 
 An answer must have the lease of each delivery, the end of each settled record and each listed dead
 letter, if the client knew of it before it asked. It must have no lease that no request can have
-made. From its first LSN on it must have all events of an earlier answer. If the archive has let the
+made. From its first LSN on it must have all events of an earlier answer, except for those that
+concern the record only because of events below that LSN. If the archive has let the
 journal go, only answers with events of the archive are judged in full, and only if no segment was
 deleted before it was archived.
 """
@@ -28,6 +29,10 @@ from simulator.oracle.violation import Violation, violation
 DONE = frozenset(("settled", "settled_range", "committed", "seek", "dead"))
 """Events that end a record. A settle of a record that has ended before is accepted, too."""
 FAILED = DONE | {"failed"}
+FOLLOWING = frozenset(
+    ("committed", "configured", "deleted", "paused", "resumed", "replayed", "purged")
+)
+"""Events that concern a record only because of earlier events of the group about it."""
 
 
 def check_explanations(
@@ -74,10 +79,14 @@ def _check_kept(op: Explain, lives: Lives, earlier: list[Explain]) -> Iterator[V
     for before in earlier:
         if not lives.span(before).is_before(lives.span(op)):
             continue
+        cut = {one.group for one in before.events if one.lsn < op.from_lsn}
         lost = [
             one
             for one in before.events
-            if one.lsn >= op.from_lsn and one not in events and not _may_be_gone(one, before, op)
+            if one.lsn >= op.from_lsn
+            and one not in events
+            and not (one.event in FOLLOWING and one.group in cut)
+            and not _may_be_gone(one, before, op)
         ]
         if lost:
             text = (

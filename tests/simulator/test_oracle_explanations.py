@@ -154,6 +154,24 @@ def test_an_answer_that_begins_later_tells_that_events_are_gone(story: Story) ->
     assert found(story) == []
 
 
+def test_events_that_follow_from_earlier_ones_go_with_them(story: Story) -> None:
+    """Settings of a group are told only of records that the group had before."""
+    configured = LifeEvent(300, "g", "configured")
+    story.history.published.append(Published(0, "t", 0, 1))
+    explain(story, SETTLED, configured, exists=False)
+    explain(story, from_lsn=250, exists=False)
+    assert found(story) == []
+    explain(story, SETTLED, from_lsn=150, exists=False)
+    assert ["configured" in text for text in found(story)] == [True]
+
+
+def test_a_settle_does_not_go_with_its_lease(story: Story) -> None:
+    story.history.published.append(Published(0, "t", 0, 1))
+    explain(story, LEASED, SETTLED, exists=False)
+    explain(story, from_lsn=150, exists=False)
+    assert ["settled" in text for text in found(story)] == [True]
+
+
 def test_what_the_archive_had_it_keeps(story: Story) -> None:
     story.history.published.append(Published(0, "t", 0, 1))
     explain(story, LEASED, archive_lsn=150, exists=False)
