@@ -93,7 +93,8 @@ def _holds(history: History) -> Iterator[tuple[Place, _Hold]]:
                 continue
             next_us = min((later.sent_us for later in ops[number + 1 :]), default=EVER_US)
             end_us = min(next_us, op.sent_us + history.stream_hold_us)
-            for partition, (offset, start) in enumerate(zip(op.offsets, op.starts, strict=True)):
+            # A client that does not know all partitions reports the first ones only.
+            for partition, (offset, start) in enumerate(zip(op.offsets, op.starts, strict=False)):
                 if start <= offset:
                     yield (op.topic, partition), _Hold(op.answered_us, end_us, offset, op)
 

@@ -58,6 +58,12 @@ def test_the_answer_of_another_stream_tells_it_too(story: Story) -> None:
     assert found(story) == ["P5-hold"]
 
 
+def test_a_report_without_positions_holds_nothing(story: Story) -> None:
+    report(story, 3, offsets=())
+    story.describe(start=4)
+    assert found(story) == []
+
+
 def test_a_bound_beyond_a_hold_is_a_violation(story: Story) -> None:
     publish(story, 9)
     report(story, 3)
