@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from ipaddress import ip_address, ip_network
+from ipaddress import IPv6Address, ip_address, ip_network
 from typing import Final
 
 from brokerd.errors import InvalidName, InvalidRequest
@@ -190,11 +190,16 @@ class Meter:
 
 
 def address_quota(quotas: Iterable[Quota], address: str) -> Quota | None:
-    """Return the quota of the address itself, or of the smallest network with it; None: none."""
+    """Return the quota of the address itself, or of the smallest network with it; None: none.
+
+    A listener of IPv6 sees clients of IPv4 at mapped addresses. Quotas of IPv4 apply to them.
+    """
     try:
         at = ip_address(address)
     except ValueError:
         return next((one for one in quotas if one.name == address), None)
+    if isinstance(at, IPv6Address) and at.ipv4_mapped is not None:
+        at = at.ipv4_mapped
     found: tuple[int, Quota] | None = None
     for quota in quotas:
         if quota.name == "unix":

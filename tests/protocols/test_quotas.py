@@ -195,6 +195,63 @@ def test_a_quota_of_connections_closes_none_that_were_open_before(logs_in: bool)
     assert not later.is_open
 
 
+@pytest.mark.parametrize(
+    ("kind", "name"), [("default", "*"), ("account", "ann"), ("address", ADDRESS)]
+)
+@pytest.mark.parametrize("account", ["ann", ""])
+def test_a_debt_stays_when_a_client_connects_again(kind: str, name: str, account: str) -> None:
+    if kind == "account" and not account:
+        return
+    house = limited(kind, name, requests=10)
+    total = 0
+    for _ in range(10):
+        client = as_account(house, account) if account else house.connect()
+        client.send(*[mm.Produce("orders", b"x")] * 12)
+        house.run()
+        total += produced(client)
+        client.disconnect()
+        house.run()
+        del client
+    assert 10 <= total <= 12
+
+
+def test_a_default_quota_keeps_a_bounded_number_of_debts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("brokerd.broker.security.quotas.KEPT_METERS", 4)
+    house = limited("default", "*", requests=1)
+    for number in range(20):
+        client = as_account(house, f"client-{number}")
+        client.send(mm.Produce("orders", b"x"), mm.Produce("orders", b"x"))
+        house.run()
+        client.disconnect()
+        house.run()
+        del client
+    (quota,) = house.broker.quotas.status()
+    assert quota["requests"] == 4 * 2 and quota["connections"] == 0
+
+
+def test_addresses_of_one_network_of_ipv6_share_the_default() -> None:
+    house = limited("default", "*", requests=10)
+    quotas = house.broker.quotas
+    one, other, third = (
+        quotas.meters_of("mamamia", address, "")
+        for address in ("2001:db8::1", "2001:db8::2", "2001:db8:0:1::1")
+    )
+    assert one == other != third
+
+
+def test_a_login_needs_a_place_of_its_account_at_once() -> None:
+    """Settles alone would never ask for it."""
+    house = limited("account", "ann", connections=1)
+    first, second = house.connect(), house.connect()
+    for client in (first, second):
+        client.protocol.logged_in(Given("ann", 0, {"orders": READ | WRITE}))
+    house.run()
+    assert first.is_open and not second.is_open
+    first.send(mm.Settle("orders", "g", 0, "c", True))
+    house.run()
+    assert first.is_open
+
+
 def test_a_quota_counts_what_was_used() -> None:
     house = limited("account", "ann", requests=5, bytes_in=1 << 20)
     client = as_account(house, "ann")

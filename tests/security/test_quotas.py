@@ -94,3 +94,5 @@ def test_the_smallest_network_of_an_address_counts() -> None:
     assert address_quota(quotas, "::1") is own
     assert address_quota(quotas, "192.168.0.1") is None
     assert address_quota(quotas, "unix") is quotas[3]
+    assert address_quota(quotas, "::ffff:10.1.2.3") is narrow, "IPv4, seen by a listener of IPv6"
+    assert address_quota(quotas, "fe80::1%lo") is None

@@ -5,19 +5,21 @@ A connection belongs to up to three meters: of its account (of its address, with
 address if that has a quota, and of its listener. An account or address without a quota of its own
 has the default's limits, each for itself.
 
-Only quotas have lasting meters, and there are at most `QUOTAS_MAX`; a meter by default lives as
-long as its connections. So memory and metrics are bounded.
+Quotas have lasting meters, and there are at most `QUOTAS_MAX`. A meter by default lives as long as
+its connections, and is kept after them, so that a client cannot drop its debt by a new connection.
+The latest `KEPT_METERS` are kept. So memory and metrics are bounded.
 """
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import replace
 from weakref import WeakValueDictionary
 
 from brokerd.errors import LimitExceeded
 from brokerd.security import ADMIN, Access
-from brokerd.security.audit import EventType
+from brokerd.security.audit import EventType, network_of
 from brokerd.security.directory import Directory
 from brokerd.security.quotas import (
     ACCOUNT,
@@ -33,6 +35,8 @@ from brokerd.security.quotas import (
 from brokerd.values import Format
 
 QUOTAS_MAX = 1_000
+KEPT_METERS = 10_000
+"""Meters by default that are kept without connections: of the latest accounts and addresses."""
 LISTENERS = tuple(one.name.lower() for one in Format if one is not Format.UNKNOWN)
 
 Key = tuple[str, str]
@@ -54,6 +58,8 @@ class Quotas:
         self._meters: dict[Key, Meter] = {}
         """Meters of the quotas, except that of the default."""
         self._by_default: WeakValueDictionary[Key, Meter] = WeakValueDictionary()
+        self._kept: OrderedDict[Key, Meter] = OrderedDict()
+        """Some of the meters by default, the latest connection last."""
         self._version = 0
 
     @property
@@ -118,10 +124,14 @@ class Quotas:
         return meter
 
     def _default_meter(self, default: Quota, account: str, address: str) -> Meter:
-        key = (ACCOUNT, account) if account else (ADDRESS, address)
+        key = (ACCOUNT, account) if account else (ADDRESS, network_of(address))
         meter = self._by_default.get(key)
         if meter is None:
             meter = self._by_default[key] = Meter(default, key[1])
+        self._kept[key] = meter
+        self._kept.move_to_end(key)
+        if len(self._kept) > KEPT_METERS:
+            self._kept.popitem(last=False)
         return meter
 
     def _default_sum(self, quota: Quota) -> Meter:

@@ -382,10 +382,20 @@ class Connection(Protocol):
         return False
 
     def logged_in(self, access: Access) -> None:
-        """Take the access of a login. A quota that is set later does not close the connection."""
+        """Take the access of a login. A quota that is set later does not close the connection.
+
+        One that is set already does in the next reactor turn, if it has no place left.
+        """
         self.access = access
         if not self.quotas:
             self._metered = (self.broker.quotas.version, access)
+        else:
+            self.factory.clock.callLater(0, self.close_on_fault, self._take_place)
+
+    def _take_place(self) -> None:
+        """Join the meters of this client now; requests that no quota limits do not."""
+        if not self.gone:
+            self._current_meters()
 
     def used_quota(self) -> None:
         """Note that the first request is handled."""
