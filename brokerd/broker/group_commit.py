@@ -568,6 +568,7 @@ class GroupCommit:
         records = chunk.set_framed(count, self.frame_time_us, ticket, self.durable_ticket)
         self._cache.grow(chunk, size + count * RECORD_OVERHEAD_BYTES)
         if records >= CHUNK_RECORDS or chunk.cached_bytes >= CHUNK_BYTES:
+            chunk.close()
             partition.chunks.open = None
 
     @staticmethod

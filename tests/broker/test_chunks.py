@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import time
 
 from hypothesis import given
@@ -68,6 +69,40 @@ def test_many_records_at_once_are_those_one_by_one() -> None:
         assert chunk.records(11, 12) == one_by_one[1:2]
         assert chunk.records(12, 12) == []
         assert all(type(record) is Record for record in chunk.records(10, 13))
+
+
+@given(st.data())
+def test_a_closed_chunk_has_the_same_records_and_nothing_for_the_collector(
+    data: st.DataObject,
+) -> None:
+    """The collector forgets its columns after one collection."""
+    count = data.draw(st.integers(2, 5))
+    chunk = filled(7, *[b"%d" % number for number in range(count)])
+    column = st.none() | st.lists(st.none() | st.binary(), min_size=count, max_size=count)
+    numbers = st.none() | st.lists(st.integers(1, 9), min_size=count, max_size=count)
+    chunk.keys = data.draw(column) or chunk.keys
+    chunk.metadata = data.draw(column) or chunk.metadata
+    chunk.expires_at_us = data.draw(numbers)
+    chunk.producer_times = data.draw(st.none() | st.just([None] * count)) or data.draw(numbers)
+    before = chunk.records(7, chunk.end)
+    size = chunk.content_bytes()
+    chunk.close()
+    assert chunk.records(7, chunk.end) == before
+    assert [chunk.record(index) for index in range(count)] == before
+    assert chunk.content_bytes() == size
+    gc.collect()
+    columns = [one for one in gc.get_referents(chunk) if not isinstance(one, type)]
+    assert not [one for one in columns if gc.is_tracked(one) and len(gc.get_referents(one)) > 1]
+
+
+def test_closed_chunks_share_the_column_of_absent_keys() -> None:
+    long, short = MutableChunk(0), filled(0, b"a")
+    long.append_values([b""] * 5000, Format.MAMAMIA, 0)
+    for chunk in (long, short):
+        chunk.close()
+    assert long.keys is long.metadata
+    assert len(long.keys) >= 5000
+    assert [*long.keys[4990:5000], *short.keys[:1]] == [None] * 11
 
 
 def test_find_gives_the_chunk_that_holds_the_offset_or_none() -> None:

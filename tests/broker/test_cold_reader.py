@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import gc
 
 import pytest
 from twisted.logger import capturedLogs
@@ -172,6 +173,26 @@ class TestBudgets:
         assert CHUNK_RECORDS <= len(first.values) < 2 * CHUNK_RECORDS
         counted = house.broker.status()["tail_cache_bytes"]
         assert counted >= 2100 * RECORD_OVERHEAD_BYTES
+
+    def test_the_garbage_collector_forgets_full_chunks_and_those_read_from_the_log(self) -> None:
+        """Only the chunk that is being appended to is in lists."""
+        house = filled(3, settings=BrokerSettings(tail_cache_bytes=0))
+        assert read(house, "t", 0).value == value(0)
+        full = House()
+        for values in ([b"x"] * CHUNK_RECORDS, [b"y"]):
+            produce(full, "t", *values)
+            full.run()
+        gc.collect()
+        chunks = [
+            one.broker.topics.existing("t").partition(0).find(offset)
+            for one, offset in ((house, 0), (full, 0), (full, CHUNK_RECORDS))
+        ]
+        assert [chunk is not None and gc.is_tracked(chunk.values) for chunk in chunks] == [
+            False,
+            False,
+            True,
+        ]
+        assert None not in chunks
 
 
 class TestTrouble:

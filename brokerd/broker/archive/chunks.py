@@ -21,11 +21,12 @@ from brokerd.broker.model.chunks import (
     DenseChunk,
     MutableChunk,
     Rows,
+    shared_nones,
 )
 from brokerd.values import PackedBytes, total_bytes
 from brokerd.walformat import RecordColumns
 
-COMPACT_OVERHEAD_BYTES = 40
+COMPACT_OVERHEAD_BYTES = 24
 """Overhead of a record with a packed value, without key and metadata."""
 
 CHUNK_OVERHEAD_BYTES = 2_000
@@ -47,7 +48,7 @@ class ReadChunk(DenseChunk):
 
     def __init__(self, base: int, count: int, columns: RecordColumns) -> None:
         super().__init__(base)
-        none: list[None] = [None] * count
+        none = shared_nones(count)
         values, keys, metadata = columns.values, columns.keys, columns.metadata
         is_packed = isinstance(values, PackedBytes)
         self.values = values.copy() if isinstance(values, PackedBytes) else values
@@ -58,7 +59,7 @@ class ReadChunk(DenseChunk):
         self.producer_times = columns.producer_time
         self.expires_at_us = columns.expires_at_us
         times = columns.append_time_us
-        self.times_us = [times] * count if isinstance(times, int) else times
+        self.times_us = (times,) * count if isinstance(times, int) else times
         self._is_compact = is_packed and keys is None and metadata is None
 
     def content_bytes(self) -> int:

@@ -10,6 +10,7 @@ removed, bring chunks with holes (`brokerd.broker.archive.chunks`).
 
 from __future__ import annotations
 
+from array import array
 from bisect import bisect_left, bisect_right
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
@@ -36,7 +37,20 @@ REMOVED = -1
 _new_record: Callable[[tuple[Any, ...]], Record] = partial(tuple.__new__, Record)
 """`Record._make` without a step of Python: a fetch makes hundreds."""
 
+_nones: tuple[None, ...] = (None,) * CHUNK_RECORDS
+
 T_co = TypeVar("T_co", covariant=True)
+
+
+def shared_nones(count: int) -> Sequence[None]:
+    """Return at least ``count`` times None, for a column in which no record has a value.
+
+    All columns share one tuple. It grows to twice the size when it is too short.
+    """
+    global _nones
+    if len(_nones) < count:
+        _nones = (None,) * max(count, 2 * len(_nones))
+    return _nones
 
 
 class Column(Protocol[T_co]):
@@ -66,7 +80,9 @@ class Chunk:
 
     values: Column[bytes]
     keys: Column[bytes | None]
+    """It may be longer than ``values`` if no record has a key."""
     metadata: Column[bytes | None]
+    """It may be longer than ``values`` if no record has metadata."""
     encodings: Column[int]
     formats: Column[int]
     producer_times: Column[int | None] | None
@@ -144,7 +160,7 @@ class DenseChunk(Chunk):
 
 
 class MutableChunk(DenseChunk):
-    """A dense chunk that can be appended to."""
+    """A dense chunk that can be appended to until `close`."""
 
     __slots__ = ("_frames",)
 
@@ -187,6 +203,23 @@ class MutableChunk(DenseChunk):
         times += [time_us] * count
         self.ticket = ticket
         return framed + count
+
+    def close(self) -> None:
+        """Make the columns immutable. Nothing may be appended afterwards.
+
+        The garbage collector traverses a list in each collection. It forgets a tuple of bytes and
+        numbers after the first one, and never looks at the items of an array.
+        """
+        closed: DenseChunk = self
+        count = len(self.values)
+        closed.values = tuple(self.values)
+        closed.keys = _closed(self.keys, count)
+        closed.metadata = _closed(self.metadata, count)
+        closed.times_us = array("q", self.times_us)
+        if self.producer_times is not None:
+            closed.producer_times = tuple(self.producer_times)
+        if self.expires_at_us is not None:
+            closed.expires_at_us = tuple(self.expires_at_us)
 
     def durable_end(self, durable_ticket: int) -> int:
         """The first offset from ``base`` on that is not known to be on disk."""
@@ -342,6 +375,10 @@ class Rows(NamedTuple):
             if column.count(None) < len(column):
                 size += sum(map(len, filter(None, column)))
         return size
+
+
+def _closed(column: list[bytes | None], count: int) -> Sequence[bytes | None]:
+    return shared_nones(count) if column.count(None) == count else tuple(column)
 
 
 def _column(column: Sequence[int] | int, count: int) -> list[int]:

@@ -55,6 +55,7 @@ def run_plan(plan: ReadPlan | None) -> list[Chunk]:
         chunk.cached_bytes += len(batch.body)
     for chunk in chunks:
         chunk.cached_bytes = chunk.content_bytes()
+        chunk.close()
     return [*chunks]
 
 
