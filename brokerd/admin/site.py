@@ -23,7 +23,7 @@ from brokerd.admin.http.access_log import AccessLog
 from brokerd.admin.http.hosts import Hosts
 from brokerd.admin.http.origins import RefusedLoad, is_embedded
 from brokerd.admin.http.permission import PermissionResource
-from brokerd.admin.http.request import BodyBudget, BoundedRequest, TimedChannel
+from brokerd.admin.http.request import BodyBudget, BodyReads, BoundedRequest, TimedChannel
 from brokerd.admin.http.resources import METHODS, Answer, Branch, JSONResource
 from brokerd.admin.http.routing import Api
 from brokerd.admin.metrics import make_registry
@@ -178,6 +178,7 @@ class AdminSite(Site):
         self.clock = reactor
         self.api = api
         self.bodies = BodyBudget()
+        self.body_reads = BodyReads(reactor, api.light_waits)
         self.waiting: dict[TimedChannel, None] = {}
         """Connections without a complete request, the longest waiting first."""
         self._hosts = hosts

@@ -9,7 +9,12 @@ from typing import Any
 import pytest
 from twisted.internet.protocol import connectionDone
 
-from brokerd.admin.http.request import ALL_BYTES_MAX, MAX_BODY_BYTES
+from brokerd.admin.http.request import (
+    ALL_BYTES_MAX,
+    MAX_BODY_BYTES,
+    READ_PAUSE_SECONDS,
+    UNAUTHENTICATED_BYTES,
+)
 from brokerd.errors import BrokerdError
 from brokerd.security import WRITE, Access
 from brokerd.security.guard import LoginDone
@@ -224,3 +229,53 @@ def test_each_request_of_a_connection_has_its_own_length(caller: Caller) -> None
     for _ in range(2):
         channel.dataReceived(request.encode() + b"0\r\n\r\n")
     assert wire.value().count(b"HTTP/1.1 405") == 2
+
+
+def reading(wires: list[Wire]) -> list[bool]:
+    """Return which connections the site reads."""
+    return [wire.producerState == "producing" for wire in wires]
+
+
+class TestBesideLightRequests:
+    """Reads of large bodies beside requests that wait for a commit."""
+
+    def begun(self, count: int) -> tuple[Caller, list[Any], list[Wire]]:
+        """Connections with a part of a large body each, beside a light request."""
+        caller = Caller()
+        caller.house.broker.slices.light_waits = lambda: 1
+        pairs = [begin(caller, RECORDS, JSON, UNAUTHENTICATED_BYTES + 2) for _ in range(count)]
+        return caller, [channel for channel, _ in pairs], [wire for _, wire in pairs]
+
+    def test_one_large_body_after_the_other_is_read_with_pauses(self) -> None:
+        caller, channels, wires = self.begun(3)
+        assert reading(wires) == [False, False, False]
+        caller.house.pass_time(READ_PAUSE_SECONDS)
+        assert reading(wires) == [True, False, False]
+        channels[0].dataReceived(b" ")
+        caller.house.run()
+        assert answer_of(wires[0])[0] == 400, "it has no record"
+        for left in ([True, False], [True, True]):
+            caller.house.pass_time(READ_PAUSE_SECONDS)
+            assert reading(wires)[1:] == left
+
+    def test_all_are_read_once_no_light_request_waits(self) -> None:
+        caller, _, wires = self.begun(3)
+        caller.house.broker.slices.light_waits = lambda: 0
+        caller.house.pass_time(READ_PAUSE_SECONDS)
+        assert reading(wires) == [True, True, True]
+        begin(caller, RECORDS, JSON)
+        assert reading(wires) == [True, True, True]
+
+    def test_small_bodies_are_read_at_once(self) -> None:
+        caller = Caller()
+        caller.house.broker.slices.light_waits = lambda: 1
+        channel, wire = begin(caller, RECORDS, JSON, UNAUTHENTICATED_BYTES - 1)
+        assert reading([wire]) == [True]
+        end(caller, channel)
+        assert answer_of(wire)[0] == 400, "it has no record"
+
+    def test_a_connection_that_ends_in_a_pause_holds_nobody_up(self) -> None:
+        caller, channels, wires = self.begun(2)
+        channels[0].connectionLost(connectionDone)
+        caller.house.pass_time(READ_PAUSE_SECONDS)
+        assert reading(wires) == [False, True]

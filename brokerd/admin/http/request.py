@@ -11,6 +11,7 @@ Twisted bounds the headers of a request and the idle time of a connection, but n
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote_to_bytes
 
@@ -35,6 +36,9 @@ UNAUTHENTICATED_BYTES = 64 * 1024
 """Bytes of a body in memory before its sender is authenticated."""
 ALL_BYTES_MAX = 4 * MAX_BODY_BYTES
 """Bytes of all bodies of a site in memory."""
+READ_PAUSE_SECONDS = 0.003
+"""Time from one read of a large body to the next one, of all connections, while light requests wait
+for a commit. A read of 64 KiB takes 0.1 ms."""
 API_PATH = b"/api/v1/"
 
 
@@ -55,6 +59,48 @@ class BodyBudget:
         self._kept -= size
 
 
+class BodyReads:
+    """Pauses connections with large bodies while light requests wait for a commit.
+
+    One connection reads on after each `READ_PAUSE_SECONDS`, the one that waits longest. Without
+    pauses, the reads of a body of 15 MB took 15 ms beside the commit of another.
+
+    :param clock: times the pauses.
+    :param light_waits: returns whether a light request waits, as `SliceQueue.light_waits`.
+    """
+
+    def __init__(self, clock: Any, light_waits: Callable[[], int]) -> None:
+        self._clock = clock
+        self._light_waits = light_waits
+        self._paused: dict[TimedChannel, None] = {}
+        self._call: IDelayedCall | None = None
+
+    def pause(self, channel: TimedChannel) -> None:
+        """Pause a connection that read a part of a large body, if light requests wait."""
+        if self._light_waits():
+            transport: Any = channel.transport
+            transport.pauseProducing()
+            self._paused[channel] = None
+            if self._call is None:
+                self._call = self._clock.callLater(READ_PAUSE_SECONDS, self._resume)
+
+    def forget(self, channel: TimedChannel) -> None:
+        """Forget a connection that ended."""
+        self._paused.pop(channel, None)
+
+    def _resume(self) -> None:
+        """Resume one connection, or all of them if no light request waits any more."""
+        self._call = None
+        while self._paused:
+            channel = next(iter(self._paused))
+            del self._paused[channel]
+            transport: Any = channel.transport
+            transport.resumeProducing()
+            if self._paused and self._light_waits():
+                self._call = self._clock.callLater(READ_PAUSE_SECONDS, self._resume)
+                return
+
+
 class BoundedRequest(Request):
     """A request with a bounded body, declared or chunked."""
 
@@ -66,6 +112,11 @@ class BoundedRequest(Request):
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
         self.sender = Sender()
+
+    @property
+    def has_large_body(self) -> bool:
+        """Whether more than a small body has arrived."""
+        return self._received > UNAUTHENTICATED_BYTES
 
     def gotLength(self, length: int | None) -> None:
         """Decide about the body once all headers have arrived."""
@@ -161,6 +212,12 @@ class TimedChannel(http.HTTPChannel):
         super().connectionMade()
         self._start_deadline()
 
+    def dataReceived(self, data: bytes) -> None:
+        """Handle bytes; pause if more of a large body is to come."""
+        super().dataReceived(data)
+        if self._framing and self.requests and self.requests[-1].has_large_body:
+            self.site.body_reads.pause(self)
+
     def headerReceived(self, line: bytes) -> bool:
         """Store a header; refuse a second one that gives the length of the body.
 
@@ -191,6 +248,7 @@ class TimedChannel(http.HTTPChannel):
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
         self._stop_deadline()
+        self.site.body_reads.forget(self)
         super().connectionLost(reason)
         self.site.connection_closed(self)
 

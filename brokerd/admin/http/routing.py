@@ -249,6 +249,10 @@ class Api(Branch):
         self.options: Callable[[], Sequence[OptionShape]] = tuple
         """Returns the options of the configuration."""
 
+    def light_waits(self) -> int:
+        """Return whether a light request waits for a commit, as `GroupCommit.light_waits`."""
+        return self._broker.slices.light_waits()
+
     def getChild(self, path: bytes, request: Request) -> Resource:
         """Return the resource of a path; its parts are already percent-decoded."""
         found = self.find([path, *(request.postpath or [])], request.args or {})
