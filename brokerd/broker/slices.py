@@ -36,13 +36,14 @@ in which a turn begins slices, and the time that each owner gets in a round."""
 TURN_SECONDS: Final = 0.003
 """Time of long runs of requests in one turn, of all connections."""
 
-LONG_SECONDS: Final = 0.005
+LONG_SECONDS: Final = 0.004
 """Slices that took longer end in a pause: while requests that were handled as they arrived wait
 for one commit, heavy work then rests."""
 
 REST_SHARE: Final = 4
-"""A pause is this many times as long as all slices so far beside the same commit. So slices of 5 ms
-are followed by pauses of 20, 40, 60 ms: beside a commit of 100 ms heavy work has 15 ms."""
+"""The first pause beside a commit is this many times as long as the slices before it, and pauses
+grow with the square of all slices beside that commit. So slices of 4 ms are followed by pauses of
+16, 64, 144 ms: beside a commit of 100 ms heavy work has 12 ms."""
 
 PAUSE_SECONDS: Final = 0.001
 """Time between two looks at the end of a pause."""
@@ -179,7 +180,8 @@ class SliceQueue:
             owner.credit_seconds -= took_seconds
             self._beside_seconds += took_seconds
             if self._beside_seconds > self._pause_at_seconds:
-                self._pause_ends_seconds = after_seconds + REST_SHARE * self._beside_seconds
+                rest_seconds = REST_SHARE * self._beside_seconds**2 / LONG_SECONDS
+                self._pause_ends_seconds = after_seconds + rest_seconds
                 self._pause_at_seconds = self._beside_seconds + LONG_SECONDS
             if not owner.works:
                 owner.is_queued = False

@@ -112,7 +112,7 @@ def test_heavy_work_rests_after_a_long_step_while_light_requests_wait_for_a_comm
     assert desk.turn() == []
     desk.work("light", SliceOwner(), cost=0.0)
     assert desk.turn() == ["light"]
-    desk.clock.now += REST_SHARE * 4 * LONG_SECONDS - 2 * SLICE_SECONDS
+    desk.clock.now += REST_SHARE * 4**2 * LONG_SECONDS - 2 * SLICE_SECONDS
     assert desk.turn() == []
     desk.clock.now += 3 * SLICE_SECONDS
     assert desk.turn() == ["heavy"]
@@ -138,9 +138,11 @@ def test_short_slices_rest_too_while_one_commit_lasts() -> None:
 
     within = pytest.approx(LONG_SECONDS, abs=1.1 * SLICE_SECONDS)
     for portion in (1, 2, 3):
-        assert worked((1.2 + REST_SHARE * portion) * LONG_SECONDS) == within
+        assert worked((1.2 + REST_SHARE * portion**2) * LONG_SECONDS) == within
+    commits.append(2)
+    desk.turn()
     desk.clock.now += REST_SHARE * LONG_SECONDS
-    for commit in range(2, 12):
+    for commit in range(3, 13):
         commits.append(commit)
         assert desk.turn() == ["heavy"]
         assert desk.turn() == ["heavy"]
