@@ -223,15 +223,24 @@ class GroupOperations(GroupState):
         self._deadlines.refill([(lease[0], offset) for offset, lease in self._leases.items()])
 
     def set_deadline(
-        self, offset: int, token: int, deadline_us: int, is_final: bool = True
+        self,
+        offset: int,
+        token: int,
+        deadline_us: int,
+        is_final: bool = True,
+        instead_of_us: int | None = None,
     ) -> bool:
         """Set the deadline of the lease with this token; return False if it has ended.
 
         Writes no event, because a restart gives each lease its full duration. The lease does not
-        lapse by a deadline that is not final: another call sets the final one.
+        lapse by a deadline that is not final: another call sets the final one. With
+        ``instead_of_us`` the lease must still have that deadline: an extension has replaced it
+        otherwise.
         """
         lease = self._lease_of(offset)
         if lease is None or lease[2] != token:
+            return False
+        if instead_of_us is not None and lease[0] != instead_of_us:
             return False
         _, owner, _, grants, failures, duration_us, _ = lease
         first_us = self._first_us(lease)

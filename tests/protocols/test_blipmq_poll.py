@@ -9,13 +9,16 @@ from twisted.logger import capturedLogs, formatEvent
 
 from brokerd.broker import BrokerSettings, Congested
 from brokerd.codecs import blipmq as bm
+from brokerd.codecs import mamamia as mm
 from brokerd.errors import DamagedData, NoSpace, RecordRemoved
 from brokerd.protocols.base.connection import Limits
 from brokerd.protocols.base.leasing import GONE_MAX
 from brokerd.protocols.blipmq.connection import BlipmqSettings
 from brokerd.protocols.blipmq.poll import RUN_LEASES_MAX, split_tag, tag_of
+from brokerd.protocols.mamamia.connection import MamamiaFactory
 from brokerd.values import Format
 from tests.broker.desk import produce
+from tests.house import Client
 from tests.protocols.blipmq_desk import KEY, BlipmqClient, BlipmqHouse
 
 MIB = 1 << 20
@@ -170,6 +173,24 @@ def test_deliveries_count_across_a_restart() -> None:
         house.pass_time(1.0)
     assert client.poll(one) is None
     assert letters(house, one) == [(0, "max_attempts")]
+
+
+def test_an_extension_before_a_lease_is_durable_holds() -> None:
+    """The time of a lease begins when its delivery may leave, and the extension is later."""
+    house = BlipmqHouse()
+    client = house.client()
+    one = client.subscribe()
+    client.publish(b"x")
+    worker = Client(MamamiaFactory(house.broker, house.clock, house.limits), house.clock)
+    client.send(bm.Poll(7, one))
+    worker.send(mm.Extend("t", f"__blipmq.{one}", "blipmq", 0, 60.0))
+    house.run()
+    assert worker.answers() == [mm.Extended(60.0)]
+    assert len(client.answers()) == 1
+    house.pass_time(50)
+    assert client.poll(one) is None
+    house.pass_time(15)
+    assert client.poll(one) is not None
 
 
 def test_an_acknowledgement_is_durable_with_the_next_pong() -> None:

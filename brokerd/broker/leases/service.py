@@ -346,20 +346,25 @@ class LeaseService:
     def time_from_durable(self, group_partition: GroupPartition, grants: Sequence[Grant]) -> None:
         """Start the duration of new leases when the grants are durable and their answer may leave.
 
-        Otherwise a short lease may lapse on a busy disk before its consumer gets the answer.
+        Otherwise a short lease may lapse on a busy disk before its consumer gets the answer. An
+        extension before that holds.
         """
         set_deadline = group_partition.store.set_deadline
         unsynced_us = self._time.monotonic_us() + UNSYNCED_US
         for grant in grants:
             set_deadline(grant.offset, grant.token, unsynced_us + grant.duration_us, False)
-        self._group_commit.when_all_durable(partial(self._begin_time, group_partition, grants))
+        begin = partial(self._begin_time, group_partition, grants, unsynced_us)
+        self._group_commit.when_all_durable(begin)
 
-    def _begin_time(self, group_partition: GroupPartition, grants: Sequence[Grant]) -> None:
+    def _begin_time(
+        self, group_partition: GroupPartition, grants: Sequence[Grant], unsynced_us: int
+    ) -> None:
         if group_partition.group.deleted:
             return
         set_deadline, now_us = group_partition.store.set_deadline, self._time.monotonic_us()
         for grant in grants:
-            set_deadline(grant.offset, grant.token, now_us + grant.duration_us)
+            given_us = unsynced_us + grant.duration_us
+            set_deadline(grant.offset, grant.token, now_us + grant.duration_us, True, given_us)
         self._schedule_lapse(group_partition, now_us + min(one.duration_us for one in grants))
 
     def settle(
