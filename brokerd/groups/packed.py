@@ -8,6 +8,7 @@ time 0, so the times in the bytes are those of the store's clock.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import lru_cache
 from itertools import repeat
 from struct import Struct, calcsize
 from typing import NamedTuple
@@ -26,6 +27,7 @@ from brokerd.groups.snapshot import (
     VERSION,
     WORD_BYTES,
     Section,
+    owner_json,
 )
 from brokerd.groups.snapshot_decode import section_ranges, settings_of_text
 from brokerd.groups.store import LeaseStore
@@ -173,6 +175,14 @@ def last_token(packed: bytes) -> int:
     """Return the token of the latest grant."""
     token: int = HEADER_FIELDS.unpack_from(packed, SECTION_HEAD.size)[3]
     return token
+
+
+def may_own(packed: bytes, owner: str) -> bool:
+    """Return False if ``owner`` surely has no lease. O(the bytes), a microsecond."""
+    return _owner_json(owner) in packed
+
+
+_owner_json = lru_cache(maxsize=64)(owner_json)
 
 
 def lowest_open(packed: bytes) -> int:

@@ -246,6 +246,11 @@ def _columns(codes: str, *columns: Sequence[int]) -> bytes:
     )
 
 
+def owner_json(owner: str) -> bytes:
+    """Return the bytes of an owner among those of the section OWNERS."""
+    return _json([owner])
+
+
 def _json(items: list[Any]) -> bytes:
     return _to_json(items).encode()
 

@@ -15,7 +15,7 @@ from typing import Literal, NamedTuple
 
 from brokerd.broker.context import Context
 from brokerd.broker.group_commit import EVENT_PAIR_BYTES, GROUP_EVENTS_OVERHEAD_BYTES
-from brokerd.broker.leases.service import LeaseService
+from brokerd.broker.leases.service import OPENS_MAX, LeaseService
 from brokerd.broker.model.group_stores import NEW_STATE_MEMORY
 from brokerd.broker.model.topics import ConsumerGroup, GroupPartition, Partition, unknown_group
 from brokerd.errors import InvalidRequest, LimitExceeded
@@ -214,25 +214,27 @@ class GroupAdmin:
     def release_owner(self, topic: str, group: str, owner: str) -> tuple[int, bool]:
         """Release leases of ``owner`` without failures; return how many, and whether more exist.
 
-        One call ends at most `RELEASE_MAX`, so that it does not block the reactor. Raises
-        `UnknownGroup`.
+        One call ends at most `RELEASE_MAX` and opens at most `OPENS_MAX` stores, so that it does
+        not block the reactor. Raises `UnknownGroup`.
         """
         found = self._group(topic, group)
         left = min(RELEASE_MAX, self._leases.events_max)
-        leasing = [
-            group_partition for group_partition in found.used() if group_partition.position.leased
+        owning = [
+            group_partition for group_partition in found.used() if group_partition.may_own(owner)
         ]
+        some = owning[:OPENS_MAX]
         self._group_commit.admit_events(
-            left * EVENT_PAIR_BYTES + len(leasing) * GROUP_EVENTS_OVERHEAD_BYTES
+            left * EVENT_PAIR_BYTES + len(some) * GROUP_EVENTS_OVERHEAD_BYTES
         )
         released = 0
-        for group_partition in leasing:
+        for group_partition in some:
             before = len(group_partition.store.events)
             released += group_partition.store.release_owner(self._time.monotonic_us(), owner, left)
             left -= len(group_partition.store.events) - before
             self._leases.add_new_events(group_partition, before)
             self._leases.timers.schedule(group_partition)
-        return released, any(group_partition.store.owned(owner) for group_partition in leasing)
+        more = len(some) < len(owning) or any(one.may_own(owner) for one in some)
+        return released, more
 
     def leases(
         self, topic: str, group: str, partition: int = 0, offset: int = 0

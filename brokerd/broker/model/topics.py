@@ -34,6 +34,7 @@ from brokerd.groups.packed import (
     is_plain,
     last_token,
     lowest_open,
+    may_own,
     pack,
     plain,
     position,
@@ -489,6 +490,12 @@ class GroupPartition:
         if self._store is not None:
             return self._store.last_token
         return self.group.stores.token_base if self._packed is None else last_token(self._packed)
+
+    def may_own(self, owner: str) -> bool:
+        """Return False if ``owner`` surely has no lease. A packed store stays packed."""
+        if self._store is not None:
+            return self._store.owned(owner) > 0
+        return self._packed is not None and may_own(self._packed, owner)
 
     def is_exhausted(self) -> bool:
         """Return True if no record is eligible, as far as is known without opening the store."""
