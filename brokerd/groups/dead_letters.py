@@ -14,6 +14,7 @@ from collections.abc import Collection, Iterator, Mapping
 from functools import lru_cache
 from itertools import compress
 from struct import Struct, calcsize, unpack
+from sys import getsizeof
 from typing import NamedTuple
 
 from brokerd.groups.attempts import DEAD_LAYOUT
@@ -38,11 +39,13 @@ class Selection(NamedTuple):
 class Reasons:
     """The distinct reasons of dead letters. A letter refers to its reason by index."""
 
-    __slots__ = ("_indexes", "_letters", "_next", "texts")
+    __slots__ = ("_indexes", "_letters", "_next", "text_bytes", "texts")
 
     def __init__(self) -> None:
         self.texts: dict[int, str] = {}
         """The reasons in use, by index."""
+        self.text_bytes = 0
+        """Memory of these texts."""
         self._indexes: dict[str, int] = {}
         self._letters: Counter[int] = Counter()
         self._next = 0
@@ -62,6 +65,7 @@ class Reasons:
                 self._next = (self._next + 1) & _INDEX_MAX
             index = self._indexes[reason] = self._next
             self.texts[index] = reason
+            self.text_bytes += getsizeof(reason)
         self._letters[index] += 1
         return index
 
@@ -70,12 +74,15 @@ class Reasons:
         for index, count in letters.items():
             self._letters[index] -= count
             if not self._letters[index]:
+                text = self.texts.pop(index)
+                self.text_bytes -= getsizeof(text)
                 del self._letters[index]
-                del self._indexes[self.texts.pop(index)]
+                del self._indexes[text]
 
     def load(self, texts: list[str], letters: Counter[int]) -> None:
         """Replace all reasons. ``letters`` counts the letters of each index. Raises IndexError."""
         self.texts = {index: texts[index] for index in sorted(letters)}
+        self.text_bytes = sum(map(getsizeof, self.texts.values()))
         self._indexes = {text: index for index, text in self.texts.items()}
         self._letters = letters
         self._next = len(texts)

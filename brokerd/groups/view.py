@@ -47,7 +47,10 @@ RETURNED_MEMORY = 24
 DELAYED_BLOCK_MEMORY = 400
 DELAYED_MEMORY = 8
 DEAD_MEMORY = 28
+REASON_MEMORY = 150
+"""Of a distinct reason, besides its text."""
 LEASE_MEMORY = 350
+OWNER_MEMORY = 300
 KEY_MEMORY = 130
 """Memory of the parts of a store: docs/leases.rst, section "Cost"."""
 
@@ -127,7 +130,10 @@ class GroupView:
             + DELAYED_BLOCK_MEMORY * len(self._delays.rows.blocks)
             + DELAYED_MEMORY * self._delays.count
             + DEAD_MEMORY * self._dead.count
+            + REASON_MEMORY * len(self._dead.reasons)
+            + self._dead.reasons.text_bytes
             + LEASE_MEMORY * self.leased
+            + OWNER_MEMORY * len(self._owners)
             + (0 if self._order is None else KEY_MEMORY * self._order.size)
         )
 

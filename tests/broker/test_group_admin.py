@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from random import Random
+from time import process_time
 
 import pytest
 
@@ -134,6 +136,23 @@ class TestPause:
         house.broker.groups.resume("t", "g")
         house.turn()
         assert poll.found == [(0, b"0")]
+
+    def test_a_missing_group_is_told_in_no_time_whatever_names_there_are(self) -> None:
+        """Names of two letters are slow to compare: seconds, for 500 of 198 letters."""
+        house = with_records()
+        chance = Random(1)
+        names = ["".join(chance.choices("ab", k=length)) for length in (20, 60, 190) * 160]
+        for name in names:
+            house.broker.groups.pause("t", name)
+            house.run()
+        began = process_time()
+        for name in [name[::-1] for name in names[:6]]:
+            with pytest.raises(UnknownGroup):
+                house.broker.groups.resume("t", name)
+        assert process_time() - began < 0.3
+        house.broker.groups.pause("t", "billing")
+        with pytest.raises(UnknownGroup, match="is 'billing' meant"):
+            house.broker.groups.resume("t", "biling")
 
     def test_a_pause_makes_a_group_and_a_resume_needs_one(self) -> None:
         house = with_records()

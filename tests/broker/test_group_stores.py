@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from sys import getsizeof
+
 import msgpack
 import pytest
 
@@ -424,6 +426,37 @@ class TestLimit:
         broker.groups.delete("t", "g")
         house.run()
         broker.groups.commit_offset("t", "other", 0, 1)
+
+    def test_reasons_of_dead_letters_count(self) -> None:
+        """Each may have 255 bytes, which takes up to 1,100 in memory."""
+        limit = 200_000
+        house = House(settings=BrokerSettings(max_group_state_bytes=limit))
+        produce(house, "t", *[b"x"] * 2_000)
+        house.run()
+        client = house.connect()
+        count, refused = 0, False
+        for _ in range(200):
+            client.send(mm.AcquireBatch("t", "g", "c", 10))
+            house.run()
+            (answer,) = client.answers()
+            refused = isinstance(answer, mm.Failed)
+            if refused:
+                break
+            for message in answer.messages:
+                reason = f"{count:04d}\N{GRINNING FACE}{'r' * 240}"
+                count += 1
+                client.send(mm.Settle("t", "g", message.id, "c", False, reason=reason, dead=True))
+            house.run()
+            client.answers()
+        assert refused and "limits.group_state_bytes" in answer.text
+        (letters,) = group(house).used()
+        texts = letters.store._dead.reasons.texts.values()
+        assert 50_000 < sum(map(getsizeof, texts)) < limit
+        house.broker.groups.purge_dead_letters("t", "g")
+        house.run()
+        client.send(mm.AcquireBatch("t", "g", "c", 10))
+        house.run()
+        assert isinstance(client.answers()[0], mm.AcquiredBatch), "a purge makes room"
 
     def test_a_start_takes_what_there_is(self) -> None:
         house = self.full()

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from sys import getsizeof
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -53,3 +55,4 @@ def test_choosing_and_taking_out_is_what_a_look_at_each_letter_gives(
     assert found_left == [(o, (f"reason {left[o][0]}", left[o][1])) for o in sorted(left)]
     assert sorted(texts.values()) == sorted({f"reason {one}" for one, _ in left.values()})
     assert table.count == len(left)
+    assert table.reasons.text_bytes == sum(map(getsizeof, texts.values()))

@@ -10,7 +10,7 @@ import pytest
 
 from brokerd.errors import DamagedData, LeaseLost, NewerFormat, NotLeaseOwner, UnknownOffset
 from brokerd.groups import MAX_DURATION_US, DeadLetter, GroupSettings, Lease, LeaseStore
-from brokerd.groups.view import LEASE_MEMORY, STORE_MEMORY
+from brokerd.groups.view import LEASE_MEMORY, OWNER_MEMORY, REASON_MEMORY, STORE_MEMORY
 from brokerd.values import Grant
 from brokerd.walformat import EventKind
 
@@ -965,3 +965,25 @@ class TestMemoryBytes:
             store.acquire(0, END, "ann", SECOND)
             sizes.append(store.memory_bytes)
         assert sizes[2] - sizes[1] == sizes[1] - sizes[0] == LEASE_MEMORY
+
+    def test_each_owner_of_a_lease_adds_as_much(self) -> None:
+        store = a_store()
+        store.acquire(0, END, "ann", SECOND)
+        of_one = store.memory_bytes
+        store.acquire(0, END, "bob", SECOND)
+        assert store.memory_bytes - of_one == LEASE_MEMORY + OWNER_MEMORY
+        assert store.release_owner(0, "bob") == 1
+        assert store.release_owner(0, "ann") == 1
+        assert store.memory_bytes < of_one + LEASE_MEMORY
+
+    def test_each_distinct_reason_of_dead_letters_adds_its_text(self) -> None:
+        store, sizes = a_store(), [a_store().memory_bytes]
+        for offset, reason in enumerate(("r" * 255, "r" * 255, "q" * 255)):
+            store.dead_letter(0, END, offset, reason)
+            sizes.append(store.memory_bytes)
+        assert sizes[1] - sizes[0] > sizes[3] - sizes[2] > 255 + REASON_MEMORY
+        assert sizes[2] - sizes[1] < 50
+        again = LeaseStore.decode(list(store.freeze().encode()))
+        assert again.memory_bytes == store.memory_bytes
+        store.purge_dead()
+        assert store.memory_bytes < sizes[1]

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
-from difflib import get_close_matches
+from difflib import SequenceMatcher
 from itertools import islice
 from typing import Any, overload
 
@@ -61,7 +61,14 @@ UNCOUNTED_EVENTS_MAX = 16
 than half of their memory, each frame does. Until then an event counts as `EVENT_MEMORY`."""
 
 NEAR_MAX = 500
-"""The most groups that the search for a similar name compares. It takes milliseconds."""
+"""The most groups that the search for a similar name looks at."""
+NEAR_LETTERS_MAX = 64
+"""Longer names are not compared."""
+NEAR_RATIO = 0.6
+"""Least similarity, as `difflib.get_close_matches` has it."""
+NEAR_COST_MAX = 30_000
+"""The most work of a search: the sum of the products of lengths. The comparison of two names of 200
+letters may take 5 ms, as clients can choose names that are slow to compare."""
 
 
 def check_name(name: str, what: str) -> str:
@@ -731,9 +738,32 @@ class Topic:
 
 def unknown_group(topic: Topic, name: str) -> UnknownGroup:
     """Return the error for a missing group; it names a similar group if there is one."""
-    near = get_close_matches(name, islice(topic.groups, NEAR_MAX), 1)
-    meant = f" (is {near[0]!r} meant?)" if near else ""
+    near = _similar(name, islice(topic.groups, NEAR_MAX))
+    meant = f" (is {near!r} meant?)" if near else ""
     return UnknownGroup(
         f"topic {topic.name!r} has no group {name!r}{meant}; a group begins with its first lease, "
         "or with a pause, seek or settings that say create"
     )
+
+
+def _similar(name: str, known: Iterable[str]) -> str:
+    """Return the known name that is most similar to ``name``; "" if none is. A few milliseconds."""
+    nearest, ratio, cost_left = "", NEAR_RATIO, NEAR_COST_MAX
+    if len(name) > NEAR_LETTERS_MAX:
+        return nearest
+    matcher = SequenceMatcher(None, "", name)
+    for one in known:
+        matcher.set_seq1(one)
+        if (
+            len(one) > NEAR_LETTERS_MAX
+            or matcher.real_quick_ratio() < ratio
+            or matcher.quick_ratio() < ratio
+        ):
+            continue
+        cost_left -= len(one) * len(name)
+        if cost_left < 0:
+            break
+        found = matcher.ratio()
+        if found >= ratio:
+            nearest, ratio = one, found
+    return nearest
