@@ -7,9 +7,16 @@ from sys import getsizeof
 
 import msgpack
 import pytest
+from twisted.internet.base import DelayedCall
 
 from brokerd.broker import BrokerSettings, ConsumerGroup, GroupSettings
-from brokerd.broker.leases.service import OPENS_MAX
+from brokerd.broker.leases.service import (
+    CROWD,
+    OPENS_MAX,
+    PACK_SECONDS,
+    PACKS_AT_ONCE,
+    PACKS_MAX,
+)
 from brokerd.broker.model.group_stores import OPEN_MAX
 from brokerd.broker.model.snapshot_capture import capture_topic
 from brokerd.broker.model.state import SNAPSHOT_GROUP_PARTITIONS, State
@@ -471,3 +478,34 @@ class TestLimit:
         assert house.broker.status()["group_state_bytes"] > 47_000
         house.broker.change_limits(BrokerSettings(max_group_state_bytes=100_000))
         assert len(lease(house, limit=10)) == 10
+
+
+@pytest.mark.parametrize(("crowd", "packed"), [(CROWD, PACKS_AT_ONCE), (0, PACKS_MAX)])
+def test_a_turn_packs_few_stores_if_they_take_long(
+    crowd: int, packed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ten of them take longer than its time here; with too many open stores it packs more."""
+    monkeypatch.setattr("brokerd.broker.leases.service.CROWD", crowd)
+    house = wide(130)
+    lease_all(house)
+    house.run()
+    stores = house.broker.leases._state.stores
+    trim = stores.trim
+
+    def slow(most: int) -> bool:
+        house.clock.rightNow += 2 * PACK_SECONDS
+        return trim(most)
+
+    monkeypatch.setattr(stores, "trim", slow)
+    for group_partition in stores._open:
+        group_partition.is_recent = False
+    stores._open_max = 0
+    before = stores.open
+    stores.crowded()
+    first = min(house.clock.getDelayedCalls(), key=DelayedCall.getTime)
+    pack = first.func
+    first.cancel()
+    pack()
+    assert before - stores.open == packed
+    house.run()
+    assert stores.open == 0

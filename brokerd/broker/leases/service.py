@@ -22,7 +22,7 @@ from brokerd.broker.group_commit import (
 )
 from brokerd.broker.leases.timers import LeaseTimers
 from brokerd.broker.leases.waiters import Waiter, Waiters
-from brokerd.broker.model.group_stores import GROUP_MEMORY, NEW_STATE_MEMORY
+from brokerd.broker.model.group_stores import GROUP_MEMORY, NEW_STATE_MEMORY, OPEN_MAX
 from brokerd.broker.model.topics import ConsumerGroup, GroupPartition, Topic, check_name
 from brokerd.errors import BrokerdError, LimitExceeded, UnknownGroup, UnknownOffset, UnknownTopic
 from brokerd.groups import NO_KEY, RANGES_MAX, DeadLetter
@@ -39,7 +39,16 @@ OPENS_MAX = 64
 """Lease stores that one acquire opens. A later reactor turn goes on."""
 
 PACKS_MAX = 100
-"""Lease stores that one reactor turn packs, in some milliseconds."""
+"""Lease stores that one reactor turn packs at most. They took up to 7 ms."""
+
+PACKS_AT_ONCE = 10
+"""Lease stores that are packed before a look at the clock."""
+
+PACK_SECONDS = 0.001
+"""Time in which a turn begins to pack stores, unless more than `CROWD` are open."""
+
+CROWD = 2 * OPEN_MAX
+"""Open stores from which a turn packs `PACKS_MAX`, so that their memory stays bounded."""
 
 COUNT_US = 1_000_000
 """The shortest time between two counts of all groups."""
@@ -135,8 +144,14 @@ class LeaseService:
     def _trim(self) -> None:
         """Pack some idle stores, in a reactor turn in which no caller holds a store."""
         self._trim_call = None
-        if self._state.stores.trim(PACKS_MAX):
-            self._trim_later()
+        stores = self._state.stores
+        end_seconds = self._clock.seconds() + PACK_SECONDS
+        for _ in range(PACKS_MAX // PACKS_AT_ONCE):
+            if not stores.trim(PACKS_AT_ONCE):
+                return
+            if self._clock.seconds() > end_seconds and stores.open <= CROWD:
+                break
+        self._trim_later()
 
     def group_partition(
         self, topic_name: str, group_name: str, index: int, offset: int

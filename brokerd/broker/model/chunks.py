@@ -10,7 +10,6 @@ removed, bring chunks with holes (`brokerd.broker.archive.chunks`).
 
 from __future__ import annotations
 
-from array import array
 from bisect import bisect_left, bisect_right
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
@@ -208,14 +207,14 @@ class MutableChunk(DenseChunk):
         """Make the columns immutable. Nothing may be appended afterwards.
 
         The garbage collector traverses a list in each collection. It forgets a tuple of bytes and
-        numbers after the first one, and never looks at the items of an array.
+        numbers after the first one.
         """
         closed: DenseChunk = self
         count = len(self.values)
         closed.values = tuple(self.values)
         closed.keys = _closed(self.keys, count)
         closed.metadata = _closed(self.metadata, count)
-        closed.times_us = array("q", self.times_us)
+        closed.times_us = tuple(self.times_us)
         if self.producer_times is not None:
             closed.producer_times = tuple(self.producer_times)
         if self.expires_at_us is not None:
