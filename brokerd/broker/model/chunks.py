@@ -10,6 +10,7 @@ removed, bring chunks with holes (`brokerd.broker.archive.chunks`).
 
 from __future__ import annotations
 
+import gc
 from bisect import bisect_left, bisect_right
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
@@ -35,6 +36,14 @@ REMOVED = -1
 
 _new_record: Callable[[tuple[Any, ...]], Record] = partial(tuple.__new__, Record)
 """`Record._make` without a step of Python: a fetch makes hundreds."""
+
+COLLECTED_RECORDS = 8_192
+"""Records of closed chunks after which the garbage collector looks at the youngest objects. A pass
+takes 0.3 ms then. The collector counts containers, of which floods keep few, so it met 100,000
+records at once."""
+
+_uncollected = 0
+"""Records of chunks that were closed since then."""
 
 _nones: tuple[None, ...] = (None,) * CHUNK_RECORDS
 
@@ -207,7 +216,7 @@ class MutableChunk(DenseChunk):
         """Make the columns immutable. Nothing may be appended afterwards.
 
         The garbage collector traverses a list in each collection. It forgets a tuple of bytes and
-        numbers after the first one.
+        numbers after the first one, which comes after `COLLECTED_RECORDS`.
         """
         closed: DenseChunk = self
         count = len(self.values)
@@ -219,6 +228,7 @@ class MutableChunk(DenseChunk):
             closed.producer_times = tuple(self.producer_times)
         if self.expires_at_us is not None:
             closed.expires_at_us = tuple(self.expires_at_us)
+        _collect_after(count)
 
     def durable_end(self, durable_ticket: int) -> int:
         """The first offset from ``base`` on that is not known to be on disk."""
@@ -374,6 +384,15 @@ class Rows(NamedTuple):
             if column.count(None) < len(column):
                 size += sum(map(len, filter(None, column)))
         return size
+
+
+def _collect_after(count: int) -> None:
+    """Count the records of a closed chunk, and collect the youngest objects after many."""
+    global _uncollected
+    _uncollected += count
+    if _uncollected >= COLLECTED_RECORDS and gc.isenabled():
+        _uncollected = 0
+        gc.collect(0)
 
 
 def _closed(column: list[bytes | None], count: int) -> Sequence[bytes | None]:
