@@ -18,6 +18,8 @@ from brokerd.errors import BrokerdError, DamagedData, NewerFormat
 VERSION = 1
 MAGIC = b"brokerd backup "
 MANIFEST_BYTES_MAX = 1 << 30
+UNKNOWN_ID = "0" * 32
+"""The id of a segment of which nothing can be read."""
 
 _NAME = re.compile(
     r"(?P<directory>wal|state)/(?P<lsn>[0-9]{20})-(?P<id>[0-9a-f]{32})-(?P<size>[0-9]{1,19})-"

@@ -6,11 +6,18 @@ docs/backup.rst, section "How a point is restored", has the rules. No I/O.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import NamedTuple
 
-from brokerd.backup.manifest import BackupFailed, StoredSegment, StoredSnapshot
+from brokerd.backup.manifest import (
+    UNKNOWN_ID,
+    BackupFailed,
+    Manifest,
+    StoredSegment,
+    StoredSnapshot,
+)
 from brokerd.backup.repository import Backup
 from brokerd.wal.deletion.deleted_ranges import DeletedRanges, LsnRange
 
@@ -67,6 +74,27 @@ def time_text(time_us: int) -> str:
     """Format a time in UTC."""
     text = datetime.fromtimestamp(time_us // 1_000_000, UTC).strftime("%Y-%m-%dT%H:%M:%S")
     return f"{text}.{time_us % 1_000_000:06d}Z"
+
+
+def was_continued(older: Manifest, newer: Manifest) -> bool:
+    """Return whether the log of a newer backup has all of the log of an older one, or had it.
+
+    It has not if a restore, or a power loss, took the log back below the end of the older backup:
+    the segments after that are other ones, even if they reach further by now.
+    """
+    if older.lsn > newer.lsn:
+        return False
+    firsts = [segment.first_lsn for segment in newer.segments]
+    for segment in older.segments:
+        at = bisect_right(firsts, segment.first_lsn)
+        if at < len(firsts) and firsts[at] < segment.end_lsn:
+            return False
+        same = newer.segments[at - 1] if at else None
+        if same is None or same.first_lsn != segment.first_lsn:
+            continue  # deleted since
+        if same.id != segment.id and UNKNOWN_ID not in (same.id, segment.id):
+            return False
+    return True
 
 
 def history(backups: Sequence[BackupEnd]) -> list[BackupEnd]:

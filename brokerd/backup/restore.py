@@ -20,7 +20,7 @@ from brokerd.archive.contract.pin import Pin, encode_pin
 from brokerd.archive.storage.address import Place, place_of
 from brokerd.backup.archive import check_archive
 from brokerd.backup.create import Progress
-from brokerd.backup.manifest import BackupFailed, StoredFile, StoredSegment
+from brokerd.backup.manifest import UNKNOWN_ID, BackupFailed, Manifest, StoredFile, StoredSegment
 from brokerd.backup.points import (
     END,
     BackupEnd,
@@ -30,9 +30,9 @@ from brokerd.backup.points import (
     segments_of,
     snapshots_of,
     time_text,
+    was_continued,
 )
 from brokerd.backup.repository import Repository
-from brokerd.backup.source import UNKNOWN_ID
 from brokerd.errors import DamagedData
 from brokerd.wal.damage.verify import VerifyReport, verify
 from brokerd.wal.deletion.deleted_ranges import LsnRange, deleted_name
@@ -159,10 +159,13 @@ def _choose(repository: Repository, point: Point, number: int | None) -> Choice:
     if point == END:
         newest = repository.read(numbers[-1])
         return Choice(newest, newest)
-    ends = []
-    for one in numbers:
+    ends: list[BackupEnd] = []
+    newer: Manifest | None = None
+    for one in reversed(numbers):
         manifest = repository.read(one).manifest
-        ends.append(BackupEnd(one, manifest.lsn, manifest.time_us, manifest.created_us))
+        if newer is None or was_continued(manifest, newer):
+            ends.insert(0, BackupEnd(one, manifest.lsn, manifest.time_us, manifest.created_us))
+            newer = manifest
     holder, base = (repository.read(one.number) for one in choose(ends, point))
     return Choice(holder, base)
 

@@ -19,7 +19,7 @@ from brokerd.archive.contract import pin as pin_file
 from brokerd.archive.contract.bounds import decode_bounds_head
 from brokerd.archive.contract.log_id import decode_log_id
 from brokerd.archive.contract.pin import Pin, decode_pin
-from brokerd.backup.manifest import BackupFailed, FileKey
+from brokerd.backup.manifest import UNKNOWN_ID, BackupFailed, FileKey
 from brokerd.errors import DamagedData
 from brokerd.wal.deletion.deleted_ranges import LsnRange, deleted_ranges, named_range
 from brokerd.wal.disk import Disk, File
@@ -31,7 +31,6 @@ from brokerd.walformat import SEGMENT_HEADER_BYTES, SegmentHeader
 
 ATTEMPTS = 20
 """Each attempt fails only if the broker deletes a segment or a snapshot meanwhile."""
-UNKNOWN_ID = "0" * 32
 _TOO_MANY_FILES = (errno.EMFILE, errno.ENFILE)
 
 IsStored = Callable[[FileKey, int], bool]

@@ -106,6 +106,35 @@ def test_the_log_of_before_serves_no_point_after_a_restore(log: Log, tmp_path: P
     assert read_log(tmp_path / "first")[0] == list(range(8))
 
 
+def test_a_log_that_outgrew_the_log_of_before_has_points_of_its_own(
+    log: Log, tmp_path: Path
+) -> None:
+    """The first backup after a restore may end above the last one before it."""
+    where = repository(tmp_path / "backups")
+    log.put(1)
+    back_up(log, where)
+    cut = log.put(2)
+    lsn = log.put(2)
+    log.snapshot()
+    log.put(1)
+    back_up(log, where)
+    restore_to(where, tmp_path / "second", point=Point(lsn=cut), identity=Identity(""))
+    second = Log(tmp_path / "second", seed=2)
+    second.count = 50  # records that the log of before did not have
+    ends = [second.put() for _ in range(20)]
+    assert ends[-1] > where.read(2).manifest.lsn
+    back_up(second, where)
+    for point in (Point(lsn=lsn), Point(lsn=ends[1]), Point(lsn=where.read(2).manifest.lsn + 8)):
+        target = tmp_path / f"to-{point.lsn}"
+        restore_to(where, target, point=point)
+        values, report = read_log(target)
+        taken = [50 + number for number, end in enumerate(ends) if end <= (point.lsn or 0)]
+        assert (values, report.problems) == ([0, 1, 2, *taken], [])
+        assert report.snapshots == 0, "the snapshot has events that this log never had"
+    restore_to(where, tmp_path / "first", number=2)
+    assert read_log(tmp_path / "first")[0] == list(range(6))
+
+
 @pytest.mark.parametrize("content", ["wal/00000000000000000000.wal", "notes.txt"])
 def test_a_directory_with_files_is_left_alone(log: Log, tmp_path: Path, content: str) -> None:
     log.put()
