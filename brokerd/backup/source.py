@@ -137,7 +137,7 @@ def _open(disk: Disk, data_dir: str, wal_path: str, is_stored: IsStored) -> Sour
         if found.expected_end is not None and found.first_lsn < last_lsn:
             size = min(size, found.expected_end)
         elif found.header is not None:
-            size, time_us = find_end(found.file, found.header, found.name, size)
+            size, time_us = find_end(found.file, found.header, found.name, size, reached_lsn)
         segments.append(_segment(disk, wal_path, found, size, before, is_stored))
         lsn = found.first_lsn + size
     deleted = deleted_ranges(disk, wal_path)
@@ -195,16 +195,28 @@ def _segment(
     return OpenSegment(header, found.name, file, index)
 
 
-def find_end(file: File, header: SegmentHeader, name: str, stop: int) -> tuple[int, int]:
+def find_end(
+    file: File, header: SegmentHeader, name: str, stop: int, reached_lsn: int
+) -> tuple[int, int]:
     """Find the end of the last sound frame below ``stop``. Return its position and broker time.
 
-    A frame that is being written is not sound. Without a sound frame, the result is ``stop``, 0.
+    A frame that is being written is not sound. As a start does, leave out a torn tail: everything
+    after bytes that are not sound, unless ``reached_lsn`` or a later frame says that they were
+    synced. Without a sound frame, the result is ``stop``, 0.
     """
     end, time_us = stop, 0
+    torn: tuple[int, int, int] | None = None
+    """LSN of bytes that may begin a torn tail, and the result before them."""
     for found in SegmentScanner(file, header, name, stop).scan():
-        if isinstance(found, ScanFrame) and found.problem is None:
-            end, time_us = found.position + found.header.length, found.header.time_us
-    return end, time_us
+        lsn = header.first_lsn + found.position
+        if not isinstance(found, ScanFrame) or found.problem is not None:
+            if torn is None and lsn >= reached_lsn:
+                torn = lsn, end, time_us
+            continue
+        if torn is not None and found.header.last_synced > torn[0]:
+            torn = None
+        end, time_us = found.position + found.header.length, found.header.time_us
+    return (end, time_us) if torn is None else torn[1:]
 
 
 def problems_in(file: File, header: SegmentHeader, name: str, stop: int) -> list[str]:

@@ -22,6 +22,7 @@ from tests.backup.world import (
     repository,
     restore_to,
 )
+from tests.wal.rig import records
 
 
 class BusyDisk(RealDisk):
@@ -106,6 +107,52 @@ def test_a_frame_that_is_being_written_is_cut_off(log: Log) -> None:
     source = open_log(log)
     assert (source.lsn, source.time_us) == (lsn, 2_000_000)
     assert source.segments[-1].file.size == lsn
+
+
+def put_together(log: Log, count: int) -> list[int]:
+    """Append frames; all but the first share a commit. Return the end of each."""
+    ends = []
+    for _ in range(count):
+        log.count += 1
+        log.wal.append([records(log.count - 1)], log.count * 1_000_000)
+        ends.append(log.wal.appended_lsn)
+    log.run()
+    return ends
+
+
+def test_a_backup_after_a_power_loss_ends_where_the_next_start_cuts(
+    log: Log, tmp_path: Path
+) -> None:
+    """The disk took the second frame of the last commit, and not the first."""
+    lsn, torn, _ = put_together(log, 3)
+    path = log.wal_path / f"{log.segments()[-1]:020d}.wal"
+    data = bytearray(path.read_bytes())
+    data[lsn:torn] = bytes(torn - lsn)
+    path.write_bytes(data)
+    where = repository(tmp_path / "backups")
+    made = back_up(log, where).backup.manifest
+    restore_to(where, tmp_path / "restored")
+    assert read_log(tmp_path / "restored")[0] == [0]
+    assert (made.lsn, made.time_us, made.damage) == (lsn, 1_000_000, [])
+
+
+@pytest.mark.parametrize("witness", ["later frame", "bounds"])
+def test_a_backup_goes_on_after_damage_to_what_was_synced(
+    log: Log, tmp_path: Path, witness: str
+) -> None:
+    lsn, damaged, end = put_together(log, 3)
+    if witness == "later frame":
+        end = log.put()
+    else:
+        bounds = Bounds(LOG_ID, end, 1, True, 2, [], reached_lsn=end)
+        (log.state_path / "bounds").write_bytes(encode_bounds(bounds))
+    path = log.wal_path / f"{log.segments()[-1]:020d}.wal"
+    data = bytearray(path.read_bytes())
+    data[lsn:damaged] = bytes(damaged - lsn)
+    path.write_bytes(data)
+    made = back_up(log, repository(tmp_path / "backups")).backup.manifest
+    assert made.lsn == end
+    assert len(made.damage) == 1
 
 
 def test_a_log_that_changes_all_the_time_is_given_up(
