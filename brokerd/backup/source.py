@@ -147,9 +147,14 @@ def _open(disk: Disk, data_dir: str, wal_path: str, is_stored: IsStored) -> Sour
         raise _Changed("the broker wrote state/archived")
     if any(deleted.after(max((one.start_lsn for one in snapshots), default=0))):
         raise _Changed(f"no sound snapshot begins above the deleted segments (LSN {deleted.end})")
+    lsn = max(lsn, deleted.end)
+    if lsn < bounds_lsn:
+        damage.append(
+            f"the log ends at LSN {lsn}, and by state/bounds it was on the disk up to {bounds_lsn}"
+        )
     return Source(
         log_id,
-        max(lsn, deleted.end),
+        lsn,
         time_us,
         segments,
         list(deleted),

@@ -155,6 +155,28 @@ def test_a_backup_goes_on_after_damage_to_what_was_synced(
     assert len(made.damage) == 1
 
 
+@pytest.mark.parametrize("fault", ["last frame", "last file"])
+def test_a_log_that_lost_its_end_is_told(log: Log, tmp_path: Path, fault: str) -> None:
+    """The bounds say that it was on the disk."""
+    log.put()
+    log.seal()
+    lsn = log.put(2)
+    bounds = Bounds(LOG_ID, lsn, 1, True, 2, [], reached_lsn=lsn)
+    (log.state_path / "bounds").write_bytes(encode_bounds(bounds))
+    assert back_up(log, repository(tmp_path / "sound")).backup.manifest.damage == []
+    path = log.wal_path / f"{log.segments()[-1]:020d}.wal"
+    if fault == "last file":
+        path.unlink()
+    else:
+        data = bytearray(path.read_bytes())
+        data[lsn - int(path.stem) - 8] ^= 1
+        path.write_bytes(data)
+    made = back_up(log, repository(tmp_path / "backups")).backup.manifest
+    assert made.damage[-1] == (
+        f"the log ends at LSN {made.lsn}, and by state/bounds it was on the disk up to {lsn}"
+    )
+
+
 def test_a_log_that_changes_all_the_time_is_given_up(
     log: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
