@@ -283,6 +283,30 @@ class TestAnArchiveThatCannotBeUsed:
         assert set(before) <= set(segments(house))
         assert marks(house) == {"t": [0]}
 
+    @pytest.mark.parametrize("table", ["records_lsn", "events_lsn"])
+    def test_nothing_goes_when_an_older_version_is_back_while_it_is_asked(self, table: str) -> None:
+        archive = CountedArchive()
+        house = make(archive)
+        fill(house, 300)
+        archive.roll_up(house)
+        fill(house, 300)
+        archive.read_failure = ArchiveUnavailable("not mounted")
+        archive_all(house, archive)
+        newest = archive.versions.pop()
+        older = archive.versions[-1]
+        for name in {"records_lsn", "events_lsn"} - {table}:
+            setattr(older, name, newest.records_lsn)
+        older.segment_hash = 0
+        archive.read_failure = None
+        archive.asked = 0
+        house.broker.archive_refresher.refresh()
+        house.broker.segment_cleaner.wake()
+        house.snapshot_writer.step()
+        house.run()
+        assert archive.asked > 1
+        house.pass_time(POLL_SECONDS + 1, step=0.5)
+        assert min(int(name[:20]) for name in segments(house)) == getattr(older, table)
+
     @pytest.mark.parametrize(
         "error", [ArchiveUnavailable("gone"), DamagedArchive("flipped", 0, 60), OSError(5, "I/O")]
     )

@@ -208,9 +208,18 @@ class ArchivedSegmentCleaner:
 
     @property
     def _is_in_order(self) -> bool:
-        """Whether the last refresh found the archive that the plan used."""
+        """Whether the last refresh found the archive that the plan used, with as much of the log.
+
+        An operator may take an archive back to an older version.
+        """
         asked, view = self._view, self._archive_refresher.view
-        return asked is not None and view is not None and view.archive_id == asked.archive_id
+        return (
+            asked is not None
+            and view is not None
+            and view.archive_id == asked.archive_id
+            and view.records_lsn >= asked.records_lsn
+            and view.events_lsn >= asked.events_lsn
+        )
 
     def _delete(self, removables: Sequence[RemovableSegment], error: Exception | None) -> None:
         """Delete segments after the pin is durable."""
