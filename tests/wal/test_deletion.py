@@ -132,6 +132,31 @@ class TestWhatIsRemovable:
         names = rig.files()
         assert delete(rig, {}, {2}) == names[1:-1]
 
+    def test_an_index_that_is_made_again_after_damage_hides_no_records(self) -> None:
+        """It lacks partitions that the last plan has passed, so others have their places."""
+        rig = Rig()
+        for topic_id in range(1, 6):
+            rig.put(records(0, topic_id=topic_id))
+        rig.wal.seal()
+        rig.run()
+        plan = rig.wal.deleter.plan_removal({}, {3, 4}, LSN_MAX)
+        assert plan.run() == []
+        plan.remember()
+        (name,) = rig.files()
+        entries = [
+            entry
+            for _, found in scan_log(rig.disk, PATH)
+            for entry in getattr(found, "entries", ())
+        ]
+        for entry in entries[:2]:
+            content(rig.disk, name)[entry.position : entry.position + 48] = bytes(48)
+        rig.disk.unlink(f"{PATH}/{rig.files('.idx')[0]}")
+        for _ in range(2):
+            plan = rig.wal.deleter.plan_removal({}, {4}, LSN_MAX)
+            assert plan.run() == []
+            plan.remember()
+        assert delete(rig, {}, set()) == [name]
+
     def test_nothing_above_the_snapshot_is(self) -> None:
         rig = log()
         names = rig.files()

@@ -111,10 +111,14 @@ class RemovalPlan:
         for segment in self._segments:
             spans = self._spans(segment, segment.removed_span_count)
             more, kept_span = first_with_records(spans, self._starts, self._topic_ids)
-            self._progress.append((segment, segment.removed_span_count + more, kept_span))
+            count = segment.removed_span_count + more
             if kept_span is None:
-                partitions = [span[:2] for span in self._spans(segment)]
-                found.append(RemovableSegment(segment, partitions))
+                # All spans again: an index that was made again may lack some of the earlier ones.
+                every = list(self._spans(segment))
+                count, kept_span = first_with_records(every, self._starts, self._topic_ids)
+                if kept_span is None:
+                    found.append(RemovableSegment(segment, [span[:2] for span in every]))
+            self._progress.append((segment, count, kept_span))
         return found
 
     def remember(self) -> None:
