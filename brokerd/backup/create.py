@@ -17,7 +17,14 @@ from brokerd.backup.manifest import (
     StoredSnapshot,
 )
 from brokerd.backup.repository import Backup, Repository
-from brokerd.backup.source import OpenFile, Source, open_source, problems_in, read_log_id
+from brokerd.backup.source import (
+    OpenFile,
+    OpenSegment,
+    Source,
+    open_source,
+    problems_in,
+    read_log_id,
+)
 from brokerd.wal.disk import Disk
 
 
@@ -61,10 +68,11 @@ def create_backup(
         )
     repository.remove_unfinished()
     stored = {(file.key, file.size): file for file in repository.files().values()}
+    named = {} if newest is None else {one.first_lsn: one for one in newest.manifest.segments}
     # Before the cut, because the archive may not be ahead of the backup.
     archive = read_archive(log_id)
     source = open_source(disk, data_dir, lambda key, size: (key, size) in stored)
-    copier = _Copier(repository, stored, source, on_progress)
+    copier = _Copier(repository, stored, named, source, on_progress)
     segments = [
         StoredSegment(
             segment.file.key.lsn,
@@ -72,7 +80,7 @@ def create_backup(
             segment.file.key.id,
             0 if segment.header is None else segment.header.created_us,
             copier.copy(segment.file),
-            None if segment.index_file is None else copier.copy(segment.index_file),
+            None if segment.index_file is None else copier.copy_index(segment, segment.index_file),
         )
         for segment in source.segments
     ]
@@ -104,11 +112,14 @@ class _Copier:
         self,
         repository: Repository,
         stored: dict[tuple[FileKey, int], StoredFile],
+        named: dict[int, StoredSegment],
         source: Source,
         on_progress: Callable[[Progress], None],
     ) -> None:
         self._repository = repository
         self._stored = stored
+        self._named = named
+        """The segments of the newest backup, by first LSN."""
         self._on_progress = on_progress
         self._names = {one.file.key: one for one in source.segments}
         files = [one.file for one in source.segments]
@@ -131,6 +142,21 @@ class _Copier:
         self.progress = self.progress._replace(files=self.progress.files + 1)
         self._on_progress(self.progress)
         return copied
+
+    def copy_index(self, segment: OpenSegment, index: OpenFile) -> StoredFile | None:
+        """Return the stored copy of the index of a segment. Raises the errors of `copy`.
+
+        None if only an index of another length of the segment is stored: a restore may have taken
+        the segment back, and both indexes may have one size. A broker makes it again.
+        """
+        found = self.copy(index)
+        if index.file is not None:
+            return found
+        end_lsn = index.key.lsn + segment.file.size
+        named = self._named.get(index.key.lsn)
+        if named is not None and named.index == found:
+            return found if named.end_lsn == end_lsn else None
+        return found if self._repository.index_end(found) == end_lsn else None
 
     def _add_bytes(self, count: int) -> None:
         self.progress = self.progress._replace(bytes=self.progress.bytes + count)

@@ -27,6 +27,8 @@ from brokerd.backup.manifest import (
 )
 from brokerd.errors import DamagedData, NewerFormat
 from brokerd.wal.disk import File
+from brokerd.walformat import FormatError
+from brokerd.walformat.index import INDEX_HEADER_BYTES, decode_index_header
 
 MANIFESTS = "backups"
 DIRECTORIES = ("wal", "state")
@@ -183,6 +185,17 @@ class Repository:
         finally:
             output.discard()
         return file
+
+    def index_end(self, file: StoredFile) -> int | None:
+        """Return the end LSN in the header of a stored index, None for a damaged one.
+
+        Raises the errors of the store.
+        """
+        try:
+            head = self.store.open(file.path).read(0, INDEX_HEADER_BYTES)
+            return decode_index_header(head).end_lsn
+        except (FormatError, FileNotFoundError):
+            return None
 
     def pieces(self, file: StoredFile) -> Iterator[bytes]:
         """Read a file in pieces, and check size and checksum at its end.

@@ -9,8 +9,11 @@ import pytest
 from brokerd.archive.contract.log_id import decode_log_id
 from brokerd.backup.create import Progress, create_backup
 from brokerd.backup.manifest import BackupFailed
+from brokerd.backup.points import Point
+from brokerd.backup.restore import Identity
 from brokerd.errors import DamagedData
 from brokerd.wal import RealDisk
+from brokerd.walformat import Entry, EntryKind
 from tests.backup.world import (
     BIG,
     LOG_ID,
@@ -140,6 +143,24 @@ def test_an_older_backup_keeps_what_the_broker_deleted_since(log: Log, tmp_path:
     restore_to(where, tmp_path / "second", number=2)
     assert read_log(tmp_path / "first")[0] == list(range(9))
     assert 0 not in read_log(tmp_path / "second")[0]
+
+
+def test_a_log_that_was_taken_back_has_no_index_of_before(log: Log, tmp_path: Path) -> None:
+    """The index has the same size: only a frame without records was cut off."""
+    where = repository(tmp_path / "backups")
+    lsn = log.put(3)
+    log.wal.append([Entry(EntryKind.MARK, 0, 0, 0, 0, b"")], 4_000_000)
+    log.run()
+    log.seal()
+    back_up(log, where)
+    restore_to(where, tmp_path / "second", point=Point(lsn=lsn), identity=Identity(""))
+    second = Log(tmp_path / "second", seed=2)
+    for number in (2, 3):
+        back_up(second, where)
+        assert where.read(number).manifest.segments[0].index is None
+        restore_to(where, tmp_path / f"of-{number}")
+        values, report = read_log(tmp_path / f"of-{number}")
+        assert (values, report.problems, report.next_lsn) == ([0, 1, 2], [], lsn)
 
 
 def test_another_log_is_refused(log: Log, tmp_path: Path) -> None:
