@@ -450,15 +450,22 @@ class TestFullDisk:
     ROOM = WalOptions(segment_bytes=64 * KIB, reserve_bytes=8 * KIB, free_bytes_min=128 * KIB)
 
     def full(self, archive: CountedArchive) -> House:
-        house = make(archive, disk=SimDisk(1 << 20), settings=settings(1 << 40), options=self.ROOM)
+        house = self.small(archive)
+        self.fill_up(house)
+        return house
+
+    def small(self, archive: CountedArchive) -> House:
+        disk = SimDisk(1 << 20)
+        return make(archive, disk=disk, settings=settings(1 << 40), options=self.ROOM)
+
+    def fill_up(self, house: House, prefix: str = "t") -> None:
         with pytest.raises(NoSpace):
             for number in range(1000):
                 try:
-                    produce(house, f"t{number % 40}", bytes(2 * KIB))
+                    produce(house, f"{prefix}{number % 40}", bytes(2 * KIB))
                 except Congested:
                     house.run()
         house.run()
-        return house
 
     def produces(self, house: House) -> bool:
         house.wal.retry_allocation()
@@ -612,6 +619,80 @@ class TestBounds:
         if not fails:
             assert self.known(house)
         assert all(TestFullDisk().produces(house) for _ in range(20))
+
+    def delete_topics(self, house: House, prefix: str) -> None:
+        for number in range(40):
+            house.broker.topics.delete(f"{prefix}{number}")
+        house.run()
+        house.broker.segment_cleaner.wake()
+
+    def test_a_write_that_failed_before_the_disk_was_full_does_not_count(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Not before the first shortage, and not in an earlier one."""
+        room = TestFullDisk()
+        house = room.small(CountedArchive())
+        with monkeypatch.context() as patch:
+            self.bounds_fail(house, patch)
+            house.pass_time(SOON_SECONDS + 0.1, step=0.1)
+        room.fill_up(house)
+        self.delete_topics(house, "t")
+        house.pass_time(0.2, step=0.1)
+        assert len(segments(house)) < 5
+        assert self.known(house)
+        assert room.produces(house)
+        house.broker.topics.delete("t0")
+        with monkeypatch.context() as patch:
+            self.bounds_fail(house, patch)
+            room.fill_up(house, "u")
+            self.delete_topics(house, "u")
+            house.pass_time(0.2, step=0.1)
+            assert len(segments(house)) < 5
+            assert not self.known(house), "a write failed in this shortage"
+        assert room.produces(house)
+        house.broker.topics.delete("t0")
+        room.fill_up(house, "v")
+        self.delete_topics(house, "v")
+        house.pass_time(0.2, step=0.1)
+        assert len(segments(house)) < 5
+        assert self.known(house)
+
+    @pytest.mark.parametrize("removed", [False, True])
+    def test_bounds_written_during_a_run_start_the_next_one(
+        self, removed: bool, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        archive = CountedArchive()
+        few_wait = settings(delete_segments=not removed, snapshot_interval_bytes=16 * KIB)
+        house = make(archive, settings=few_wait)
+        fill(house, 300)
+        house.wal.seal()
+        house.run()
+        lsn = house.wal.appended_lsn
+        fill(house, 40, "u")  # two snapshots past the segments
+        thread = house.readers if removed else house.archive_threads
+        step = thread.step
+        with monkeypatch.context() as patch:
+            patch.setattr(thread, "step", lambda: False)
+            if removed:
+                (partition,) = house.broker.topics.existing("t").partitions
+                house.broker.topics.trim("t", 0, partition.next_offset)
+                house.broker.segment_cleaner.wake()
+                house.run()
+            else:
+                archive.roll_up(house)
+                with monkeypatch.context() as failing:
+                    self.bounds_fail(house, failing)
+                    while house.broker.status()["archive"]["records_lsn"] < lsn:
+                        house.pass_time(0.1, step=0.1)
+                        step()
+                    house.run()
+            house.pass_time(RETRY_SECONDS, step=0.1)
+            bounds = decode_bounds(bytes(house.disk.content(f"{STATE_DIR}/bounds")))
+            assert bounds.lsn >= lsn
+            assert len(segments(house)) > 4, "the run is under way"
+            assert self.waiting(house) == 0
+        house.run()
+        assert len(segments(house)) < 5
 
 
 def no_space(size: int) -> None:

@@ -88,7 +88,7 @@ BUGS: tuple[Bug, ...] = (
         "delete-before-the-bounds",
         "segments that create topics are deleted before the bounds have their names",
         "broker/retention/segment_cleaner.py",
-        ("        return bounds.lsn\n", "        return end_lsn\n"),
+        ("        return self._bounds.lsn\n", "        return end_lsn\n"),
         tests="broker/test_segment_cleaner.py",
     ),
     bug(

@@ -98,7 +98,7 @@ class ArchivedSegmentCleaner:
         self._on_examined = on_examined
         self._on_error = on_error
         self._on_more = on_more
-        self._is_running = False
+        self.is_running = False
         self._is_wanted = False
         """Whether another run was requested during the current run."""
         self._stopped = False
@@ -114,14 +114,14 @@ class ArchivedSegmentCleaner:
 
     def run(self, basis: Basis) -> None:
         """Delete removable segments. A call during a run requests another run after it."""
-        if self._is_running:
+        if self.is_running:
             self._is_wanted = True
             return
         coverage = self._coverage(basis)
         if coverage is None:
             self.retained = RetainedBytes()
             return
-        self._is_running = True
+        self.is_running = True
         plan = self._wal.deleter.plan_coverage(basis.starts, basis.topic_ids, basis.lsn, coverage)
         known = dict(self._state.archived)
         self._archive_thread.submit(
@@ -242,7 +242,7 @@ class ArchivedSegmentCleaner:
     def _finish(self, error: Exception | None) -> None:
         if self._stopped:
             return
-        self._is_running = False
+        self.is_running = False
         is_wanted, self._is_wanted = self._is_wanted, False
         if error is not None:
             self._on_error(error)

@@ -11,7 +11,8 @@ unless the disk is full.
 
 `brokerd-rollup` learns the names of topics from ``state/bounds`` and from later segments. So a
 segment stays until the last written bounds cover it. When the disk is full, the cleaner requests
-the bounds at once, and deletes without them if the last write failed: they may need the space.
+the bounds at once, and deletes without them if this write fails: they may need the space. A write
+that failed before the disk was full says nothing about the space, and does not count.
 
 The growth of the log triggers snapshots. A log that does not grow delays the deletion of segments.
 So the cleaner requests a snapshot when the waiting segments have more bytes than the last snapshot
@@ -22,6 +23,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from twisted.logger import Logger
@@ -93,16 +95,21 @@ class SegmentCleaner:
         """Bytes of segments without records that wait for the archive to hold their events."""
         self._removed_unbounded_bytes = 0
         """Bytes of segments without records that wait for new bounds."""
+        self._shortage_number = 0
+        """Counts how often the disk was found full."""
+        self._bounds_failed_at: int | None = None
+        """The number of the shortage in which the last requested write of the bounds failed."""
         self.errors = 0
         self.last_error: str | None = None
 
     def start(self) -> None:
         """Run also after each archive version, and when the disk is full.
 
-        Run after each snapshot and after each write of the bounds, if segments wait for it.
+        Run after each snapshot and after each write of the bounds, if segments wait for it. A run
+        that is under way goes by the earlier bounds, so after a write another run follows it.
         """
         self._archive_refresher.on_version.append(self.wake)
-        self._wal.on_disk_full = self.wake
+        self._wal.on_disk_full = self._disk_full
         self._snapshotter.on_written = self._snapshot_written
         if self._bounds is not None:
             self._bounds.on_written = self._bounds_written
@@ -162,10 +169,11 @@ class SegmentCleaner:
 
     def _bounds_lsn(self, end_lsn: int) -> int:
         """Return the LSN below which no segment waits for the bounds."""
-        bounds = self._bounds
-        if bounds is None or (self._wal.shortage is not None and bounds.last_error is not None):
+        if self._bounds is None:
             return end_lsn
-        return bounds.lsn
+        if self._wal.shortage is not None and self._bounds_failed_at == self._shortage_number:
+            return end_lsn
+        return self._bounds.lsn
 
     def _plan_removal(self, basis: Basis, error: Exception | None) -> None:
         if self._is_over(error):
@@ -224,13 +232,24 @@ class SegmentCleaner:
             self.wake()
 
     def _bounds_written(self) -> None:
-        if self.bounds_waiting_bytes:
+        self._bounds_failed_at = None
+        is_running = self._is_running or self._archived_segment_cleaner.is_running
+        if self.bounds_waiting_bytes or is_running:
             self.wake()
+
+    def _disk_full(self) -> None:
+        self._shortage_number += 1
+        self.wake()
 
     def _request_bounds_for(self, waiting_bytes: int) -> None:
         """Write the bounds at once if the disk is full; else a write follows each new segment."""
         if self._bounds is not None and waiting_bytes and self._wal.shortage is not None:
-            self._bounds.request(lambda error: self.wake())
+            self._bounds.request(partial(self._bounds_tried, self._shortage_number))
+
+    def _bounds_tried(self, shortage_number: int, error: Exception | None) -> None:
+        if error is not None:
+            self._bounds_failed_at = shortage_number
+        self.wake()
 
     def _examined(self) -> None:
         self._take_snapshot_for(self.waiting_bytes)
