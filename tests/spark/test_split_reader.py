@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 import random
 import tracemalloc
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import closing, suppress
 from pathlib import Path
 
 import pyarrow as pa
@@ -162,6 +165,33 @@ def test_another_file_in_the_place_of_one_is_not_read(log: Log) -> None:
         rows_of(found)
     path.write_bytes(data)
     assert rows_of(found) == log.expected()
+
+
+@pytest.mark.parametrize("read", ["all rows", "one batch", "another file"])
+def test_journal_files_are_closed_after_reading(log: Log, read: str) -> None:
+    found = log.plan()
+    if read == "another file":
+        log.sealed[-1].write_bytes(log.sealed[0].read_bytes())
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        errors = 0
+        for split in found.splits:
+            with closing(read_split(split)) as batches:
+                try:
+                    for _ in batches:
+                        if read == "one batch":
+                            break
+                except ArchiveUnavailable:
+                    errors += 1
+    assert bool(errors) == (read == "another file")
+    assert not [one for one in caught if one.category is ResourceWarning]
+    assert not [path for path in open_files() if path.endswith(".wal")]
+
+
+def open_files() -> Iterator[str]:
+    for name in os.listdir("/proc/self/fd"):
+        with suppress(FileNotFoundError):  # the directory itself
+            yield os.readlink(f"/proc/self/fd/{name}")
 
 
 def test_an_index_that_came_since_the_plan_changes_nothing(log: Log) -> None:

@@ -1,7 +1,8 @@
 # Tests: tests/spark/test_split_reader.py
 """Reads the records of a split. No pyspark.
 
-All files of a split are opened before its first row is returned. The newest version of the archive
+All files of a split are opened before its first row is returned. Journal files are closed when the
+last row is returned, or when the caller closes the iterator. The newest version of the archive
 replaces a file that was deleted since the plan. It replaces a part of a journal file by the same
 LSNs, and a part of a file of one partition by the same offsets.
 """
@@ -9,9 +10,10 @@ LSNs, and a part of a file of one partition by the same offsets.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pyarrow as pa
 
@@ -44,23 +46,25 @@ Reader = Callable[[], Iterator[pa.RecordBatch]]
 """A function that reads the rows of an open file."""
 
 
-def read_split(split: Split) -> Iterator[pa.RecordBatch]:
+def read_split(split: Split) -> Generator[pa.RecordBatch, None, None]:
     """Yield the rows of a split: its columns, with the types of the table ``records``.
 
     :raises BrokerdError: a file cannot be read, or is damaged.
     """
     try:
-        for read in _open_all(split):
-            yield from read()
+        with ExitStack() as files:
+            for read in _open_all(split, files):
+                yield from read()
     except OSError as error:
         where = error.filename or split.location.data_dir or split.location.archive
         raise BrokerdError(f"{where} cannot be read: {error.strerror or error}") from error
 
 
-def _open_all(split: Split) -> list[Reader]:
+def _open_all(split: Split, files: ExitStack) -> list[Reader]:
+    """Open the files; ``files`` closes those of the journal."""
     readers = []
     for segment in split.segments:
-        readers += _open_segment(split, segment)
+        readers += _open_segment(split, segment, files)
     for file in split.files:
         readers += _open_file(split, file, split.predicate, TRIES)
     return readers
@@ -121,17 +125,17 @@ def _open_archive(split: Split, predicate: Predicate, lsn: int, tries: int) -> l
 
 
 class _OpenPart(NamedTuple):
-    """An open part of a journal file. The file is closed when the last reference is dropped."""
+    """A part of an open journal file."""
 
     file: JournalFile
-    descriptor: Any
+    fd: int
     batches: Batches
     """The matching batches."""
 
 
-def _open_segment(split: Split, part: SegmentPart) -> list[Reader]:
+def _open_segment(split: Split, part: SegmentPart, files: ExitStack) -> list[Reader]:
     try:
-        opened = _open_part(split, part)
+        opened = _open_part(split, part, files)
     except FileNotFoundError:
         opened = None
     if opened is not None:
@@ -153,10 +157,10 @@ def _open_segment(split: Split, part: SegmentPart) -> list[Reader]:
     return _open_archive(split, split.predicate._replace(lsns=lsns), archive_lsn, TRIES)
 
 
-def _open_part(split: Split, part: SegmentPart) -> _OpenPart | None:
+def _open_part(split: Split, part: SegmentPart, files: ExitStack) -> _OpenPart | None:
     """Open a part, or return None if another file has its name. Raises FileNotFoundError."""
     fd, file = open_segment_part(part.file.path, part.first, part.end)
-    descriptor = os.fdopen(fd, "rb", buffering=0)
+    files.callback(os.close, fd)
     if (file.segment_id, file.first_lsn) != part.file[1:3]:
         return None
     if part.file.has_index:
@@ -167,7 +171,7 @@ def _open_part(split: Split, part: SegmentPart) -> _OpenPart | None:
     position = timed.batches.position
     mask = match_batches(timed, file.first_lsn, split.predicate)
     batches = timed.batches.select(mask & (position >= part.first) & (position < part.end))
-    return _OpenPart(file, descriptor, _undamaged(split, fd, file, part.name, batches))
+    return _OpenPart(file, fd, _undamaged(split, fd, file, part.name, batches))
 
 
 def _undamaged(split: Split, fd: int, file: JournalFile, name: str, batches: Batches) -> Batches:
@@ -191,8 +195,7 @@ def _read_part(split: Split, part: _OpenPart) -> Iterator[pa.RecordBatch]:
         expiry=True,
     )
     columns = list(dict.fromkeys([*split.columns, *checks.columns()]))
-    fd = part.descriptor.fileno()
-    for rows in read_records_of(fd, part.file, batches, split.names, columns):
+    for rows in read_records_of(part.fd, part.file, batches, split.names, columns):
         mask = match_rows(rows, predicate, UNBOUNDED, checks)
         matching = rows if mask is None else rows.filter(pa.array(mask))
         if len(matching):
