@@ -11,6 +11,7 @@ import io
 import os
 import pickle
 import shutil
+import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -267,17 +268,23 @@ class Meanwhile:
 
 @contextmanager
 def watched(meanwhile: Meanwhile) -> Iterator[None]:
-    """Let the calls of this thread go through a `Meanwhile`."""
+    """Let the calls of this thread go through a `Meanwhile`, and none of other threads."""
+    thread = threading.get_ident()
     with pytest.MonkeyPatch.context() as patch:
         for owner, names in CALLS:
             for name in names:
-                patch.setattr(owner, name, _passed_on(getattr(owner, name), name, meanwhile))
+                patch.setattr(
+                    owner, name, _passed_on(getattr(owner, name), name, meanwhile, thread)
+                )
         yield
 
 
-def _passed_on(call: Callable[..., Any], name: str, meanwhile: Meanwhile) -> Callable[..., Any]:
+def _passed_on(
+    call: Callable[..., Any], name: str, meanwhile: Meanwhile, thread: int
+) -> Callable[..., Any]:
     def do(*arguments: Any, **named: Any) -> Any:
-        meanwhile.before(name, arguments[0] if arguments else "")
+        if threading.get_ident() == thread:
+            meanwhile.before(name, arguments[0] if arguments else "")
         return call(*arguments, **named)
 
     return do

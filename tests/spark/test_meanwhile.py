@@ -6,6 +6,8 @@ call of every query, and many of every stream; the others take some of them.
 
 from __future__ import annotations
 
+import os
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from itertools import product
 from pathlib import Path
@@ -206,6 +208,23 @@ def every(names: Sequence[str], starts: Sequence[str]) -> Iterator[tuple[str, st
 def _attack_log(path: Path, reader: str, name: str, start: str, schedule: Schedule) -> None:
     kept = Kept(make(path, STARTS[start]))
     attack(kept, LIVES[name], READERS[reader], schedule)
+
+
+def test_calls_of_other_threads_do_not_count(tmp_path: Path) -> None:
+    path = tmp_path / "data"
+    meanwhile = Meanwhile(make(path, STARTS["no open file"]))
+
+    def read() -> None:
+        file = os.open(path / "file", os.O_RDWR | os.O_CREAT)
+        os.pread(file, 1, 0)
+        os.close(file)
+
+    with watched(meanwhile):
+        read()
+        thread = threading.Thread(target=read)
+        thread.start()
+        thread.join()
+    assert meanwhile.calls == ["open /file", "pread "]
 
 
 @pytest.mark.parametrize(
