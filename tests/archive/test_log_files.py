@@ -17,7 +17,7 @@ from deltalake.exceptions import DeltaError
 from hypothesis import given
 from hypothesis import strategies as st
 
-from brokerd.archive.contract.layout import ARCHIVE_APP, RECORDS, Range
+from brokerd.archive.contract.layout import ARCHIVE_APP, RECORDS, ROLLUP_APP, Range
 from brokerd.archive.contract.view import ArchiveUnavailable, ForeignArchive
 from brokerd.archive.delta import history, log_reader
 from brokerd.archive.delta.actions import STATISTICS_PROPERTY, AddFile, add_file
@@ -499,6 +499,37 @@ def test_the_history_leaves_out_commits_that_are_deleted_during_its_reading(
     assert [one.version for one in list_versions(table.path)] == [3, 4]
 
 
+def test_the_history_has_versions_in_their_order_with_times_and_lsns(table: Table) -> None:
+    """A commit of another app keeps the LSN. Clocks and LSNs may go back."""
+    lsns: list[int | None] = [None, 5, 5, 90, 40, 40, 50, 60, 70, 80, 90]
+    for number, lsn in enumerate(lsns[1:], start=1):
+        transactions = {"app": 1_000 + number}
+        if lsn != lsns[number - 1]:
+            assert lsn is not None
+            transactions[ROLLUP_APP] = lsn
+        file = records_file(1, number * 10, number * 10 + 10, number=number)
+        assert table.commit([file], transactions=transactions, now_ms=NOW_MS - number)
+    wanted = [(version, NOW_MS - version, lsn) for version, lsn in enumerate(lsns)]
+    assert list_versions(table.path) == wanted
+
+
+def test_the_history_reads_commits_of_many_files(table: Table) -> None:
+    files = [records_file(1, n * 10, n * 10 + 10, number=n) for n in range(300)]
+    assert table.commit(files, now_ms=NOW_MS)
+    assert commit_path(table, 1).stat().st_size > 100_000
+    assert [one.version for one in list_versions(table.path)] == [0, 1]
+
+
+def test_the_history_of_a_damaged_commit_is_an_error(table: Table) -> None:
+    fill(table, 3)
+    path = commit_path(table, 2)
+    data = path.read_bytes()
+    path.write_bytes(data.replace(b'"version":2', b'"version":3'))
+    assert path.read_bytes() != data
+    with pytest.raises(ArchiveUnavailable, match="checksum does not match"):
+        list_versions(table.path)
+
+
 # -- an unusual log --------------------------------------------------------------------------------
 
 
@@ -525,9 +556,11 @@ def test_a_log_that_was_read_is_continued_without_its_old_commits(table: Table) 
 
 def test_a_commit_that_cannot_be_read_is_named(table: Table) -> None:
     commit_path(table, 0).unlink()
-    commit_path(table, 0).symlink_to("nowhere")
-    with pytest.raises(ArchiveUnavailable, match=f"{commit_name(0)} cannot be read"):
-        list_versions(table.path)
+    for target in ("nowhere", commit_name(0)):  # a file that is missing, and a loop
+        commit_path(table, 0).symlink_to(target)
+        with pytest.raises(ArchiveUnavailable, match=f"{commit_name(0)} cannot be read"):
+            list_versions(table.path)
+        commit_path(table, 0).unlink()
 
 
 def test_a_file_without_the_mark_counts_as_not_described() -> None:

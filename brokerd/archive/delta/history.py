@@ -1,4 +1,4 @@
-# Tests: tests/spark/test_as_of.py
+# Tests: tests/archive/test_log_files.py, tests/spark/test_as_of.py
 """Lists the versions of a table that its Delta log still has, with their times and LSNs."""
 
 from __future__ import annotations
