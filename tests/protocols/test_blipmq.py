@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,6 +13,7 @@ from brokerd.codecs import blipmq as bm
 from brokerd.errors import NoSpace
 from brokerd.protocols.base.connection import Limits
 from brokerd.protocols.blipmq.connection import BlipmqFactory, BlipmqSettings
+from brokerd.security.audit import AUDIT_TOPIC
 from brokerd.values import Encoding, Format
 from brokerd.wal import WalOptions
 from simulator.machine.disk import SimDisk
@@ -657,3 +660,21 @@ def test_records_of_other_formats_do_not_mind() -> None:
     produce(house, "t", b"x")
     house.run()
     assert isinstance(house.factory, BlipmqFactory) and not house.factory.connections
+
+
+@pytest.mark.parametrize("max_groups", [1, 2])
+def test_a_topic_that_a_subscribe_creates_is_in_the_audit_trail(max_groups: int) -> None:
+    """Also if the subscription is refused then, for the limit of groups."""
+    settings = BrokerSettings(audit_keep_us=1 << 50, max_groups=max_groups)
+    house = BlipmqHouse(settings=settings)
+    client = house.client()
+    client.subscribe("one")
+    (answer,) = client.ask(bm.Subscribe(2, "two", 1))
+    assert isinstance(answer, bm.Nack if max_groups == 1 else bm.Ack)
+    client.ask(bm.Subscribe(3, "two", 1))
+    house.pass_time(1)
+    trail = house.broker.topics.existing(AUDIT_TOPIC).partitions[0]
+    chunks = [trail.find(offset) for offset in range(trail.next_offset)]
+    events = [json.loads(chunk.values[at - chunk.base]) for at, chunk in enumerate(chunks)]
+    made = [one["resource"] for one in events if one["type"] == "topic.create"]
+    assert made == ["one", "two"]

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from itertools import pairwise
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 
 from brokerd.broker.slices import SLICE_SECONDS
 from brokerd.codecs import flymq
-from brokerd.protocols.base.steps import Steps
+from brokerd.protocols.base.steps import SORTED_NAMES, Steps, sorted_names
 from brokerd.protocols.flymq import group_admin
+from brokerd.protocols.flymq.topic_list import finish
 from tests.protocols.flymq_desk import FlymqHouse, SteppedHouse
 
 LIST = flymq.ListGroups()
@@ -92,3 +94,38 @@ def test_it_begins_when_what_the_client_wrote_is_durable() -> None:
     produced, fetched = client.answers()
     assert isinstance(produced, flymq.Produced)
     assert [letter.payload for letter in fetched.letters] == [b"x"]
+
+
+def test_names_are_sorted_in_steps() -> None:
+    """A topic may have 200,000 groups, and a read of its dead letters goes by name."""
+    names = [f"{number * 7_919 % 100_003:x}" for number in range(3 * SORTED_NAMES - 1)]
+    steps = sorted_names(names)
+    assert [next(steps) for _ in range(3)] == [None] * 3
+    with pytest.raises(StopIteration) as ended:
+        next(steps)
+    assert list(ended.value.value) == sorted(names)
+    assert list(finish(sorted_names(()))) == []
+
+
+def test_dead_letters_of_very_many_groups_are_found_in_steps() -> None:
+    house = FlymqHouse()
+    house.produce(b"x")
+    for number in range(40):
+        house.broker.groups.pause("t", f"g{number * 7 % 40:02d}")
+        if number % 10 == 3:
+            name = f"g{number * 7 % 40:02d}"
+            leases = house.broker.leases
+            leases.dead_letter(leases.group_partition("t", name, 0, 0), 0, name)
+    house.run()
+    with patch("brokerd.protocols.base.steps.SORTED_NAMES", 3):
+        found = house.only(flymq.FetchDlq("t", 100))
+        assert [one.error for one in found.letters] == ["g01", "g11", "g21", "g31"]
+        assert house.only(flymq.ReplayDlq("t", 0)) == flymq.Done()
+        assert house.only(flymq.FetchDlq("t", 100)).letters == ()
+        for name in ("g05", "g17"):
+            leases = house.broker.leases
+            leases.dead_letter(leases.group_partition("t", name, 0, 0), 0, name)
+        assert house.only(flymq.PurgeDlq("t")) == flymq.Done()
+        assert house.only(flymq.FetchDlq("t", 100)).letters == ()
+        listed = house.only(LIST)
+        assert [one.group for one in listed.groups] == [f"g{number:02d}" for number in range(40)]

@@ -9,9 +9,10 @@ return value is the result of the work.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from functools import partial
-from typing import Any, Generic, TypeVar
+from heapq import merge
+from typing import Any, Final, Generic, TypeVar
 
 from brokerd.broker import Congested
 from brokerd.broker.slices import SLICE_SECONDS
@@ -23,6 +24,9 @@ Done = Callable[[T | None, Exception | None], None]
 """Takes the result, or the error in place of one."""
 Wait = Callable[[Callable[..., None]], object]
 Steps = Generator[Wait | None, Any, T]
+
+SORTED_NAMES: Final = 5_000
+"""Names that one step sorts: a millisecond or two."""
 
 
 def admitted(connection: Connection, apply: Callable[[], T]) -> Steps[T]:
@@ -53,6 +57,16 @@ def _apply_later(connection: Connection, apply: Callable[[], T], done: Callable[
             done(None, without_traceback(refusal))
 
     connection.group_commit.when_uncongested(partial(connection.close_on_fault, attempt))
+
+
+def sorted_names(names: Iterable[str]) -> Steps[Iterator[str]]:
+    """Return an iterator over sorted names. A topic may have 200,000 groups: 0.1 s in one step."""
+    left = list(names)
+    runs = []
+    for first in range(0, len(left), SORTED_NAMES):
+        runs.append(sorted(left[first : first + SORTED_NAMES]))
+        yield None
+    return merge(*runs)
 
 
 class StepsRun(Generic[T]):

@@ -347,14 +347,18 @@ class BlipmqConnection(PollConnection):
             self._look_back(frame, topic_name)
         try:
             is_new = self._makes(topic_name)
-            subscription_id = self.broker.subscriptions.subscribe(
-                topic_name,
-                qos,
-                settings.max_deliveries,
-                settings.retry_base_us,
-                settings.grace_us,
-                start_offsets,
-            )
+            try:
+                subscription_id = self.broker.subscriptions.subscribe(
+                    topic_name,
+                    qos,
+                    settings.max_deliveries,
+                    settings.retry_base_us,
+                    settings.grace_us,
+                    start_offsets,
+                )
+            finally:  # a refused one may have created the topic, too
+                if is_new and self.broker.topics.find(topic_name) is not None:
+                    self.broker.audit.record(topic_auto_created(self.access.actor, topic_name))
         except Congested:
             self._start_offsets = start_offsets
             raise
@@ -364,8 +368,6 @@ class BlipmqConnection(PollConnection):
             self.count_refusal(refusal)
             self._nack(frame, Code.FAILED, f"subscribe failed: {refusal}")
         else:
-            if is_new:
-                self.broker.audit.record(topic_auto_created(self.access.actor, topic_name))
             self.wrote()
             self.answers.append(accepted(correlation_id, subscription_id))
 

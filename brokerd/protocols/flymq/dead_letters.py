@@ -28,7 +28,7 @@ from brokerd.codecs.flymq import (
     ReplayDlq,
 )
 from brokerd.errors import InvalidRequest, LimitExceeded, escaped
-from brokerd.protocols.base.steps import Steps
+from brokerd.protocols.base.steps import Steps, sorted_names
 from brokerd.protocols.flymq.dead_letter_envelope import Envelope, envelope_of
 from brokerd.protocols.flymq.produce import CONTENT_BYTES_MAX, too_large
 from brokerd.protocols.flymq.request import RequestConnection
@@ -119,7 +119,7 @@ def _size(letter: DeadLetter) -> int:
 
 
 def _of_groups(broker: Broker, topic: Topic, page: DeadLetterPage) -> Steps[None]:
-    for group in sorted(topic.groups):
+    for group in (yield from sorted_names(topic.groups)):
         partition_index = offset = 0
         while not topic.deleted and group in topic.groups:
             found = broker.leases.dead_letters(topic.name, group, partition_index, offset)
@@ -191,7 +191,7 @@ def _replay_at(connection: RequestConnection, topic: str, message_id: int) -> St
     broker, count = connection.broker, 0
     place = broker.topics.find(topic)
     partition_index, offset = message_id >> OFFSET_BITS, message_id & (1 << OFFSET_BITS) - 1
-    for group in sorted(place.groups) if place is not None else []:
+    for group in (yield from sorted_names(() if place is None else place.groups)):
         if _is_dead(broker, topic, group, partition_index, offset):
             _replay_letter(connection, topic, group, partition_index, offset)
             count += 1
@@ -284,12 +284,12 @@ def _purge_all(connection: RequestConnection, name: str) -> Steps[None]:
     if own is not None and connection.access.may(ANY, dead_letter_topic_name):
         connection.access.require(ADMIN, dead_letter_topic_name)
     topic = named_topic(broker, name)
-    groups = sorted(topic.groups.values(), key=lambda one: one.name) if topic is not None else []
-    for group in groups:
-        if not group.deleted and any(
+    for group_name in (yield from sorted_names(() if topic is None else topic.groups)):
+        group = None if topic is None else topic.groups.get(group_name)
+        if group is not None and any(
             group_partition.position.dead for group_partition in group.used()
         ):
-            _purge_group(connection, name, group.name)
+            _purge_group(connection, name, group_name)
         yield None
     if _own_topic(connection, ADMIN, name) is not None:
         delete = partial(broker.topics.delete, dead_letter_topic_name)

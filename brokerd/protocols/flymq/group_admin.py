@@ -24,7 +24,7 @@ from brokerd.codecs.flymq import (
     Opcode,
 )
 from brokerd.errors import LimitExceeded, UnknownGroup
-from brokerd.protocols.base.steps import Steps
+from brokerd.protocols.base.steps import Steps, sorted_names
 from brokerd.protocols.flymq.request import RequestConnection
 from brokerd.protocols.flymq.topics import NO_NAMES, fitting
 from brokerd.security import ADMIN
@@ -48,7 +48,7 @@ def _collect(broker: Broker) -> Steps[list[Group]]:
     found: list[Group] = []
     size = 0
     for topic in _topics(broker):
-        for name in () if topic.deleted else sorted(topic.groups):
+        for name in (yield from sorted_names(topic.groups)):
             group = topic.groups.get(name)
             if name and group is not None:
                 found.append(_group(group))
