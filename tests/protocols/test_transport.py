@@ -24,16 +24,18 @@ from zope.interface import implementer
 
 from brokerd.protocols.base import transport
 from brokerd.protocols.base.transport import (
+    AT_ONCE_BYTES,
     HEAVY_SECONDS,
     LARGE_BYTES,
     READ_SECONDS,
+    SEND_BYTES,
     acknowledge,
-    join_less,
     lose_sending,
     prepare,
     read_directly,
     send,
     send_all,
+    send_waiting,
     unsent_bytes,
 )
 
@@ -148,21 +150,13 @@ def test_nothing_overtakes_what_the_reactor_has_sent_in_part(ends: Ends) -> None
 
 
 def test_a_large_answer_goes_as_far_as_the_kernel_takes_it(ends: Ends) -> None:
-    """In as many sends as it needs, without a turn of the reactor between them."""
+    """Without a turn of the reactor, and more than Twisted sends in one."""
     ends.transport.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096 * KIB)
-    sends: list[int] = []
-    write_some = ends.transport.writeSomeData
-
-    def counted(data: memoryview) -> int:
-        sends.append(write_some(data))
-        return sends[-1]
-
-    ends.transport.writeSomeData = counted
     data = bytes(range(256)) * 2 * KIB
     send(ends.transport, data)
     early = ends.read()
-    assert len(early) == sum(sends)
-    assert len(sends) > 1
+    assert len(early) > ends.transport.SEND_LIMIT
+    assert unsent_bytes(ends.transport) == len(data) - len(early)
     assert early + ends.read_all() == data
 
 
@@ -310,36 +304,78 @@ def test_small_answers_are_joined_and_large_ones_are_not_copied() -> None:
 def large_parts(ends: Ends) -> bytes:
     """Leave 5 MiB in parts of many sizes to the reactor; return them joined."""
     ends.transport.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1024 * KIB)
-    sizes = [1 << 20, 1, 60_000, 1 << 20, *[5] * 1000, 100_000, 100_000, 100_000, 3 << 20, 7]
+    sizes = [1 << 20, 1, 60_000, 1 << 20, *[5] * 1000, 100_000, 100_000, 100_000, 7, 3 << 20]
     parts = [bytes([65 + number % 26]) * size for number, size in enumerate(sizes)]
     for part in parts:
         ends.transport.write(part)
     return b"".join(parts)
 
 
-def test_large_parts_that_wait_arrive_in_order_although_they_are_not_joined(ends: Ends) -> None:
-    """The buffer that is sent stays small, but for a part that is moved as it is."""
+def test_parts_that_wait_arrive_in_order_a_bounded_send_after_the_other(ends: Ends) -> None:
+    """`send_waiting` sends all of them, and ``doWrite`` finds nothing to join."""
     data, transport = large_parts(ends), ends.transport
     sent = b""
     while transport in ends.watch.writers:
         waiting = unsent_bytes(transport)
-        join_less(transport)
-        assert unsent_bytes(transport) == waiting
-        size = len(transport.dataBuffer)
-        assert size <= 4 * transport.SEND_LIMIT or size > 1 << 19  # one of the large parts
-        assert transport.doWrite() is None
-        sent += ends.read()
-    assert sent + ends.read() == data
-    assert (transport.dataBuffer, transport._tempDataBuffer) == (b"", [])
+        is_done = send_waiting(transport)
+        arrived = ends.read()
+        assert len(arrived) <= SEND_BYTES
+        assert unsent_bytes(transport) == waiting - len(arrived)
+        assert is_done == (len(sent) + len(arrived) == len(data))
+        if is_done:
+            assert (transport.dataBuffer, transport._tempDataBuffer) == (b"", [])
+            assert transport.doWrite() is None
+        sent += arrived
+    assert sent == data
 
 
 def test_a_large_part_that_waits_is_not_copied(ends: Ends) -> None:
     large = bytes(1 << 20)
     ends.transport.write(large)
     ends.transport.write(bytes(1 << 20))
-    join_less(ends.transport)
+    assert not send_waiting(ends.transport)
     assert ends.transport.dataBuffer is large
     assert ends.transport._tempDataLen == 1 << 20
+
+
+def test_a_full_socket_keeps_what_waits(ends: Ends) -> None:
+    sent = ends.fill()
+    send(ends.transport, b"<late>")
+    waiting = unsent_bytes(ends.transport)
+    assert not send_waiting(ends.transport)
+    assert unsent_bytes(ends.transport) == waiting
+    assert ends.read() + ends.read_all() == sent + b"<late>"
+
+
+def test_an_error_drops_what_waits_and_is_the_reactors_to_notice(ends: Ends) -> None:
+    """Else ``doWrite`` joins megabytes for a peer that is gone."""
+    data = large_parts(ends)
+    ends.peer.close()
+    is_due = [send_waiting(ends.transport) for _ in range(3)]
+    assert is_due[-1]
+    assert unsent_bytes(ends.transport) <= len(data) // 2
+    assert isinstance(ends.transport.doWrite(), Exception)
+
+
+def test_most_of_a_giant_answer_is_left_to_the_reactor(ends: Ends) -> None:
+    """A peer that reads as fast as it is sent would hold the reactor for all of it."""
+    ends.transport.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096 * KIB)
+    read_at_once: list[bytes] = []
+    plain = ends.transport.socket
+
+    def sent_and_read(data: bytes) -> int:
+        count = plain.send(data)
+        read_at_once.append(ends.read())
+        return int(count)
+
+    ends.transport.socket = SimpleNamespace(send=sent_and_read)
+    parts = [bytes([number]) * size for number in range(30) for size in (16, 200_000)]
+    send_all(ends.transport, parts)
+    ends.transport.socket = plain
+    early = b"".join(read_at_once)
+    assert 0 < len(early) <= AT_ONCE_BYTES
+    assert unsent_bytes(ends.transport) == sum(map(len, parts)) - len(early)
+    assert early + ends.read_all() == b"".join(parts)
 
 
 def test_the_sending_side_is_shut_once_everything_is_sent_and_reading_goes_on(ends: Ends) -> None:
@@ -492,6 +528,50 @@ class Crowd:
         self._loop.turn()
 
 
+class Writers:
+    """Three connections of a loop with much to send, and one for requests.
+
+    Each send takes ``cost`` on a clock of the test.
+    """
+
+    def __init__(self, loop: Loop, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.cost = 0.0001
+        self.crowd = Crowd(loop, cost=0.0, size=2)
+        self.reactor = loop.reactor
+        self.crowd_send = partial(self.crowd.send, 0)
+        self._loop = loop
+        self.others = [Loop(loop.reactor) for _ in range(3)]
+        self._sends = 0
+        self.meanwhile: Callable[[], object] = lambda: None
+        """Called within the next send."""
+        monkeypatch.setattr(transport, "send_waiting", self._send)
+        for one in self.others:
+            one.peer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 8 << 20)
+            assert one.protocol.transport is not None
+            one.protocol.transport.write(bytes(50 << 20))
+
+    def _send(self, one: Any) -> bool:
+        self._sends += 1
+        self.crowd.now += self.cost
+        meanwhile, self.meanwhile = self.meanwhile, lambda: None
+        meanwhile()
+        return False
+
+    def turn(self) -> int:
+        """Let the reactor handle its events, and return the number of sends."""
+        self._sends = 0
+        self.crowd.turn()
+        return self._sends
+
+
+@pytest.fixture
+def writers(loop: Loop, monkeypatch: pytest.MonkeyPatch) -> Iterator[Writers]:
+    writers = Writers(loop, monkeypatch)
+    yield writers
+    for one in writers.others:
+        one.peer.close()
+
+
 @pytest.fixture
 def loop() -> Iterator[Loop]:
     loop = Loop()
@@ -514,6 +594,7 @@ class TestReadDirectly:
         for _ in range(20):
             transport.write(bytes(1 << 20))
         loop.turn()
+        assert not loop.usual  # doWrite, which joins
         assert len(transport.dataBuffer) == 1 << 20
         assert transport._tempDataLen == 19 << 20
 
@@ -534,6 +615,33 @@ class TestReadDirectly:
         assert sorted(served[:3]) == sorted(served[3:]) == [0, 1, 2]
         for one in more:
             one.peer.close()
+
+    def test_a_light_request_that_arrives_ends_the_turn_of_writes(self, writers: Writers) -> None:
+        assert writers.turn() == 3
+        writers.meanwhile = writers.crowd_send
+        assert writers.turn() == 1
+        assert writers.turn() == 3
+        assert writers.crowd.order[0] == 0
+
+    def test_the_end_of_work_in_a_thread_ends_the_turn_of_writes(self, writers: Writers) -> None:
+        """Most of all, the end of a commit: its answers wait."""
+        writers.meanwhile = lambda: writers.reactor.callFromThread(lambda: None)
+        assert writers.turn() == 1
+
+    def test_writes_have_as_much_time_as_light_requests(self, writers: Writers) -> None:
+        """Else a crowd of light connections leaves them one write in a turn."""
+        writers.crowd.cost.update({0: 1.5 * writers.cost})
+        writers.meanwhile = writers.crowd_send
+        writers.crowd_send()
+        assert writers.turn() == 2
+
+    def test_of_many_writable_connections_a_turn_writes_several(
+        self, writers: Writers, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Each look for light requests lists them all."""
+        monkeypatch.setattr(transport, "LISTED_SECONDS", 0.4 * writers.cost)
+        writers.meanwhile = writers.crowd_send
+        assert writers.turn() == 2
 
     def test_a_light_request_goes_before_heavy_ones(self, loop: Loop) -> None:
         """And its turn ends before a heavy one is handled."""
