@@ -173,7 +173,7 @@ class _Host:
     def lock(self, data_dir: Path) -> _Lock:
         return _Lock()
 
-    def threads(self, name: str, count: int = 1) -> _Threads:
+    def threads(self, name: str, count: int = 1, *, is_awaited: bool = False) -> _Threads:
         self.pools.append(_Threads())
         return self.pools[-1]
 

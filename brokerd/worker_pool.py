@@ -118,6 +118,7 @@ class ThreadPool:
 
     ``call_from_thread(function, *args)`` runs a function in the reactor's thread, as
     ``reactor.callFromThread`` of Twisted does. ``sleep(seconds)`` blocks a thread without memory.
+    Each thread first calls ``begin``.
     """
 
     def __init__(
@@ -126,7 +127,9 @@ class ThreadPool:
         threads: int = 1,
         name: str = "wal",
         sleep: Callable[[float], object] = time.sleep,
+        begin: Callable[[], object] | None = None,
     ) -> None:
+        self._begin = begin
         self._call_from_thread = call_from_thread
         self._count = threads
         self._name = name
@@ -183,6 +186,8 @@ class ThreadPool:
 
     def _run(self) -> None:
         name = threading.current_thread().name
+        if self._begin is not None:
+            self._begin()
         while (task := self._work.get()) is not None:
             self._at_work.add(name)
             task.run()

@@ -92,7 +92,7 @@ class HandHost:
     def lock(self, data_dir: Path) -> _Lock:
         return _Lock()
 
-    def threads(self, name: str, count: int = 1) -> HandThreads:
+    def threads(self, name: str, count: int = 1, *, is_awaited: bool = False) -> HandThreads:
         self.at_work.append(HandThreads())
         return self.at_work[-1]
 

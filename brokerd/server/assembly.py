@@ -249,7 +249,7 @@ class BrokerCore:
         self._data_dir = data_dir
         self._lock = host.lock(data_dir)
         mode, self._sync_interval_ms = parse_durability(config.wal.durability)
-        self._wal_writer = host.threads("wal-commit")
+        self._wal_writer = host.threads("wal-commit", is_awaited=True)
         self._background = host.threads("wal-segments")
         self._snapshot_writer = host.threads("snapshots")
         self._readers = host.threads("reads", READ_THREADS)

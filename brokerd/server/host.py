@@ -25,6 +25,7 @@ from brokerd.server.bounded_call import bounded_call
 from brokerd.server.descriptors import descriptors_left
 from brokerd.server.garbage import GarbageFreezer
 from brokerd.server.machine_memory import memory_bytes, trim_heap
+from brokerd.server.time_slices import ask_for_slices
 from brokerd.wal import DirectoryLock, Disk, RealDisk
 from brokerd.worker_pool import STOP_SECONDS, CommitPool, Mutex, ThreadPool
 
@@ -94,7 +95,8 @@ class Host(Protocol):
 
     def lock(self, data_dir: Path) -> Lock: ...
 
-    def threads(self, name: str, count: int = 1) -> Threads: ...
+    def threads(self, name: str, count: int = 1, *, is_awaited: bool = False) -> Threads:
+        """Make threads. Clients wait for the work of those that ``is_awaited``."""
 
     def make_lock(self) -> Mutex:
         """Make a lock between those threads."""
@@ -150,17 +152,20 @@ class RealHost:
 
     def begin_serving(self) -> None:
         self._garbage.begin()
+        ask_for_slices()
         self._reads = read_directly(self.reactor)
 
     def end_serving(self) -> None:
         self._garbage.end()
+        ask_for_slices(0)
         self._reads.undo()
 
     def lock(self, data_dir: Path) -> Lock:
         return BoundedLock(str(data_dir))
 
-    def threads(self, name: str, count: int = 1) -> Threads:
-        return ThreadPool(self.reactor.callFromThread, count, name=name)
+    def threads(self, name: str, count: int = 1, *, is_awaited: bool = False) -> Threads:
+        begin = ask_for_slices if is_awaited else None
+        return ThreadPool(self.reactor.callFromThread, count, name=name, begin=begin)
 
     def make_lock(self) -> Mutex:
         return threading.Lock()

@@ -106,7 +106,7 @@ class SimHost:
     def lock(self, data_dir: Path) -> SimLock:
         return SimLock(self._machine)
 
-    def threads(self, name: str, count: int = 1) -> SimThreads:
+    def threads(self, name: str, count: int = 1, *, is_awaited: bool = False) -> SimThreads:
         return SimThreads(self._process, count, self._machine.lag_us, self._machine.begins_in_time)
 
     def make_lock(self) -> SimMutex:
