@@ -100,6 +100,8 @@ class Columns(NamedTuple):
     keys: Sequence[bytes | None] | None
     """None if no record has a key."""
     values: Sequence[bytes]
+    value_size: int | None = None
+    """The size of each value, if it is known that all have the same."""
 
 
 class Records(Sequence[Record]):

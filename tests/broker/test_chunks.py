@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import time
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -110,6 +111,22 @@ def test_the_collector_forgets_closed_chunks_after_some_thousand_records() -> No
         chunk.close()
     first_half = chunks[: len(chunks) // 2]
     assert not any(gc.is_tracked(chunk.values) for chunk in first_half)
+
+
+@pytest.mark.parametrize(
+    ("values", "size"),
+    [([b"ab", b"cd", b"ef"], 2), ([b"", b""], 0), ([b"ab", b"cd", b"e"], None), ([], None)],
+)
+def test_a_closed_chunk_tells_the_common_size_of_its_values(
+    values: list[bytes], size: int | None
+) -> None:
+    """And an open one does not: the next value may have another one."""
+    chunk = filled(7, *values)
+    assert chunk.value_size() is None
+    chunk.close()
+    assert [chunk.value_size(), chunk.value_size()] == [size, size]
+    assert chunk.rows(7, chunk.end).size() == sum(map(len, values))
+    assert chunk.rows(7 + len(values[1:]), chunk.end).size() == sum(map(len, values[-1:]))
 
 
 def test_closed_chunks_share_the_column_of_absent_keys() -> None:

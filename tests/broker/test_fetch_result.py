@@ -7,9 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from brokerd.broker.archive.chunks import chunks_of
+from brokerd.broker.model.chunks import MutableChunk
 from brokerd.broker.records.fetch_result import FetchedRecords
 from brokerd.codecs import flymq
-from brokerd.values import Columns, Record, columns_of, runs_of
+from brokerd.values import Columns, Format, Record, columns_of, runs_of
 from tests.broker.test_holes import all_records, archived_rows
 
 
@@ -29,7 +30,7 @@ def joined(runs: list[Columns]) -> list[tuple[int, bytes | None, bytes]]:
     """Offset, key and value of each record."""
     return [
         one
-        for offsets, keys, values in runs
+        for offsets, keys, values, _ in runs
         for one in zip(offsets, keys or [None] * len(offsets), values, strict=True)
     ]
 
@@ -43,6 +44,23 @@ def test_answers_are_the_same_however_records_are_held(
     request = flymq.Fetch("t", 0, 0, 10, sdk=sdk)
     answer = b"".join(flymq.fetched_parts(request, fetched, 77))
     assert answer == b"".join(flymq.fetched_parts(request, records, 77))
+
+
+@pytest.mark.parametrize("values", [[b"ab", b"cd", b"ef"], [b"ab", b"c", b"def"], [b"", b""]])
+@pytest.mark.parametrize("sdk", [True, False])
+def test_answers_are_the_same_when_their_chunk_is_closed(values: list[bytes], sdk: bool) -> None:
+    chunk = MutableChunk(5)
+    chunk.append_values(values, Format.FLYMQ, 0)
+    chunk.set_framed(len(values), 1, 1, 1)
+    request = flymq.Fetch("t", 0, 0, 10, sdk=sdk)
+    answers = []
+    for closes in (False, True):
+        if closes:
+            chunk.close()
+        fetched = FetchedRecords(chunk.rows(5, 6), chunk.rows(6, chunk.end))
+        answers.append(b"".join(flymq.fetched_parts(request, fetched, 77)))
+    assert answers[0] == answers[1]
+    assert answers[0] == b"".join(flymq.fetched_parts(request, chunk.records(5, chunk.end), 77))
 
 
 @given(fetches())

@@ -38,7 +38,7 @@ class FetchedRecords(Records):
 
     def runs(self) -> list[Columns]:
         return [
-            Columns(some, _unless_none(chunk.keys[part]), chunk.values[part])
+            Columns(some, _unless_none(chunk.keys[part]), chunk.values[part], chunk.value_size())
             for chunk, some, part in self._rows
         ]
 

@@ -109,7 +109,7 @@ def fetched_parts(request: Fetch, records: Sequence[Record], next_offset: int) -
 
 
 def _seed_parts(records: Columns, next_offset: int) -> list[bytes]:
-    offsets, keys, values = records
+    offsets, keys, values, _ = records
     first, last = _U32.pack(len(values)), _U64.pack(next_offset)
     if keys is None and values:
         lengths = list(map(len, values))
@@ -132,16 +132,17 @@ def _sdk_parts(runs: Sequence[Columns], count: int, next_offset: int) -> list[by
 
 
 def _sdk_run(records: Columns) -> Sequence[bytes]:
-    offsets, keys, values = records
+    offsets, keys, values, size = records
     if keys is None:
         if isinstance(values, PackedBytes):
             # The key length 0 is the upper half of the value's 64-bit length.
             return (values.packed_after(offsets),)
-        count, lengths = len(values), list(map(len, values))
-        if 0 < count <= RUN_RECORDS_MAX and lengths.count(lengths[0]) == count:
-            size = lengths[0]
-            if size < LARGE_BYTES // count:
-                return (_packed_run(offsets, size, values),)
+        count = len(values)
+        if size is None:
+            size = _common_size(values)
+        if size is not None and 0 < count <= RUN_RECORDS_MAX and size < LARGE_BYTES // count:
+            return (_packed_run(offsets, size, values),)
+        lengths = map(len, values)
         parts = [b""] * (2 * count)
         parts[::2] = map(_OFFSET_LENGTHS.pack, offsets, repeat(0), lengths)
         parts[1::2] = values
@@ -151,6 +152,12 @@ def _sdk_run(records: Columns) -> Sequence[bytes]:
         key = key or b""
         parts += _OFFSET_LENGTH.pack(offset, len(key)), key, _U32.pack(len(value)), value
     return parts
+
+
+def _common_size(values: Sequence[bytes]) -> int | None:
+    """Return the size of each value if all have the same."""
+    sizes = list(map(len, values))
+    return sizes[0] if sizes and sizes.count(sizes[0]) == len(sizes) else None
 
 
 def _packed_run(offsets: Sequence[int], size: int, values: Sequence[bytes]) -> bytes:

@@ -55,7 +55,7 @@ def fetch_answer(
         return Fetched((), (), next_offset)
     if not _fits(dialect, records[0].offset, records[0].value):
         raise _too_large(records[0])
-    offsets, _, values = columns_of(records)
+    offsets, _, values, _ = columns_of(records)
     if dialect is Dialect.BINARY:
         return _without_gaps(offset, offsets, values)
     return Fetched(offsets, values, next_offset)
