@@ -29,6 +29,7 @@ from brokerd.server import host, service
 from brokerd.server.endpoints import parse
 from brokerd.server.process_exit import ProcessExit
 from brokerd.server.service import DRAIN_SECONDS, BrokerdService, Listener, write_json
+from brokerd.wal import RealDisk
 from tests.fakecore import FakeCore
 
 
@@ -361,6 +362,28 @@ def test_a_data_directory_that_cannot_be_made_is_named(build: Build, tmp_path: P
     ((code, line),) = house.process_exit.said
     assert code == 1
     assert line.startswith(f"cannot make the data directory: {tmp_path / 'data'}: ")
+
+
+def test_the_name_of_the_data_directory_is_durable_before_the_log_opens(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A power loss would take all that was acknowledged. A killed start may have made it before."""
+    synced: list[Path] = []
+
+    def sync(self: RealDisk, directory: str) -> None:
+        assert house.core.calls == []
+        synced.append(Path(directory))
+        if Path(directory) == tmp_path:
+            raise PermissionError(errno.EACCES, "another user's", directory)
+
+    monkeypatch.setattr(RealDisk, "sync_directory", sync)
+    for made in ({tmp_path, tmp_path / "a"}, set()):
+        synced.clear()
+        house = House(tmp_path / "a" / "b", {})
+        house.service.startService()
+        assert house.process_exit.said == []
+        assert {tmp_path / "a" / "b", house.data_dir, *made} == set(synced)
+        house.stop()
 
 
 def test_a_start_without_memory_is_74(build: Build) -> None:

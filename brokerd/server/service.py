@@ -42,6 +42,7 @@ from brokerd.server.listeners import ADMIN, speaks_tls
 from brokerd.server.notify import Notifier
 from brokerd.server.process_exit import IN_USE, STORAGE_FAILED, USAGE, ProcessExit
 from brokerd.server.watch import Watch
+from brokerd.wal import RealDisk
 
 SPEAK_TLS = "tls"
 """Key of listeners.json with the names of the TLS listeners."""
@@ -276,8 +277,13 @@ class BrokerdService(Service):
         self._core.fail("memory ran out", error)
 
     def _make_data_dir(self) -> None:
+        """Make the data directory, durably: also its name, if a start that was killed made it."""
+        path = self._data_dir.absolute()
         try:
-            self._data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+            made = [one for one in (path, *path.parents) if not one.exists()]
+            path.mkdir(mode=0o700, parents=True, exist_ok=True)
+            for directory in (path, path.parent, *(one.parent for one in made[1:])):
+                _sync_directory(directory)
         except OSError as error:
             line = f"cannot make the data directory: {_os_error_text(error)}"
             raise StartFailed(USAGE, line) from error
@@ -445,6 +451,18 @@ class BrokerdService(Service):
 
 def _ignore_cancelled(failure: Failure) -> None:
     failure.trap(CancelledError)
+
+
+def _sync_directory(path: Path) -> None:
+    """Make the names in a directory durable. Raises OSError.
+
+    A directory that this user cannot read, or a read-only one, is another program's to keep.
+    """
+    try:
+        RealDisk().sync_directory(str(path))
+    except OSError as error:
+        if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS, errno.EINVAL):
+            raise
 
 
 def exit_code(error: BaseException) -> int:
