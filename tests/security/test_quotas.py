@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from unittest.mock import patch
+
 import pytest
 
 from brokerd.errors import InvalidName, InvalidRequest
@@ -84,6 +86,14 @@ def test_addresses_have_one_form() -> None:
     assert check_quota(Quota("address", "2001:DB8::1", 1), FORMATS).name == "2001:db8::1"
     assert check_quota(Quota("address", "10.1.2.3/32", 1), FORMATS).name == "10.1.2.3"
     assert check_quota(Quota("address", "10.0.0.0/8", 1), FORMATS).name == "10.0.0.0/8"
+
+
+def test_networks_of_quotas_are_parsed_once() -> None:
+    """Each new connection looks its quotas up."""
+    quotas = [Quota("address", f"10.9.{number}.0/24", requests=1) for number in range(200)]
+    wanted = address_quota(quotas, "10.9.199.1")
+    with patch("ipaddress.IPv4Network.__init__", side_effect=AssertionError("parsed again")):
+        assert address_quota(quotas, "10.9.199.2") is wanted is quotas[-1]
 
 
 def test_the_smallest_network_of_an_address_counts() -> None:
