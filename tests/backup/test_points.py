@@ -77,6 +77,19 @@ def test_a_backup_of_a_history_that_a_restore_ended_serves_no_point() -> None:
     assert numbers(Point(lsn=120), ends) == (3, 1)
 
 
+def test_two_backups_may_end_at_one_lsn() -> None:
+    """The first one serves points before it: later ones may lack deleted parts."""
+    ends = [BackupEnd(1, 100, 10, 10), BackupEnd(2, 200, 20, 20), BackupEnd(3, 200, 20, 30)]
+    assert numbers(Point(lsn=150), ends) == (2, 1)
+    assert numbers(Point(lsn=200), ends) == (3, 3)
+
+
+def test_a_point_has_the_frames_that_end_at_it() -> None:
+    assert Point(lsn=100).has(100, 7) and not Point(lsn=100).has(101, 7)
+    assert Point(time_us=7).has(100, 7) and not Point(time_us=7).has(100, 8)
+    assert Point().has(100, 7)
+
+
 def segment(first: int, end: int, created_us: int = 0) -> StoredSegment:
     file = stored_file(FileKey("wal", first, ID), end - first, "1" * 16)
     return StoredSegment(first, end, ID, created_us, file)
@@ -110,6 +123,8 @@ def test_times_leave_out_segments_that_begin_later() -> None:
     base = backup(1, [segment(0, 100, 1)])
     holder = backup(2, [segment(0, 100, 1), segment(100, 200, 5), segment(200, 300, 7)])
     assert spans(Choice(holder, base), Point(time_us=6)) == [(0, 100), (100, 200)]
+    assert spans(Choice(holder, base), Point(time_us=5)) == [(0, 100), (100, 200)]
+    assert spans(Choice(holder, base), Point(time_us=4)) == [(0, 100)]
 
 
 @pytest.mark.parametrize("point", [Point(lsn=280), Point(time_us=280)])

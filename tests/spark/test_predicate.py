@@ -72,6 +72,7 @@ def test_a_partition_has_its_own_limits_or_those_of_all() -> None:
     assert predicate.offsets_of(17, 1) == (3, INT64_MAX)
     assert predicate.offsets_of(5, 0) is None
     assert predicate.offsets_of(6, 1) is None
+    assert _predicate(partitions=frozenset()).offsets_of(5, 1) is None
 
 
 def test_a_topic_that_nothing_is_known_of_is_judged_by_its_name() -> None:
@@ -85,12 +86,12 @@ def test_a_topic_that_nothing_is_known_of_is_judged_by_its_name() -> None:
 
 def test_rows_have_the_span_of_their_partition() -> None:
     predicate = _predicate(partition_offsets={(5, 1): Interval(7, 9)})
-    topic_id = np.array([1, 5, 5, 6, 100, 101], np.int64)
-    partition = np.array([0, 1, 1, 0, 0, 0], np.int64)
-    names = ["", "", "", "", "a", "c"]
+    topic_id = np.array([1, 5, 5, 5, 5, 6, 100, 101], np.int64)
+    partition = np.array([0, 0, 1, 1, 2, 0, 0, 0], np.int64)
+    names = ["", "", "", "", "", "", "a", "c"]
     low, high = predicate.offset_bounds(topic_id, partition, names.__getitem__)
-    assert low.tolist() == [0, 7, 7, 0, 0, 0]
-    assert high.tolist() == [INT64_MAX, 9, 9, 0, INT64_MAX, 0]
+    assert low.tolist() == [0, 0, 7, 7, 0, 0, 0, 0]
+    assert high.tolist() == [INT64_MAX, INT64_MAX, 9, 9, INT64_MAX, 0, INT64_MAX, 0]
 
 
 def test_a_sieve_for_some_topics_is_smaller_and_goes_to_other_processes() -> None:
@@ -98,6 +99,9 @@ def test_a_sieve_for_some_topics_is_smaller_and_goes_to_other_processes() -> Non
     predicate = Narrower(_predicate(partition_offsets=offsets)).of_topics(2, 16)
     assert predicate.topic_ids == (5,)
     assert predicate.partition_offsets == {(5, 3): (5, INT64_MAX)}
+    both_ends = Narrower(_predicate(partition_offsets=offsets)).of_topics(5, 17)
+    assert both_ends.topic_ids == (5, 17)
+    assert set(both_ends.partition_offsets) == {(5, 3), (17, 3)}
     copy = pickle.loads(pickle.dumps(predicate))
     assert copy.topic_ids == (5,)
     assert copy.names.match("bee") and not copy.names.match("c")
