@@ -78,6 +78,15 @@ def test_files_that_no_commit_names_go_when_they_are_old(table: Table) -> None:
     assert there(table) == {young}
 
 
+def test_files_stay_for_exactly_the_hours(table: Table) -> None:
+    removed = add(table, 0)
+    commit(table, [removed], [], 100)
+    commit(table, [], [removed], 24)
+    unfinished = put(table, "bucket=1/unfinished-0123456789abcdef.parquet", 24)
+    assert table.vacuum(24, NOW_MS) == []
+    assert table.vacuum(24, NOW_MS + 1) == sorted([removed.path, unfinished])
+
+
 def test_what_is_not_ours_stays(table: Table) -> None:
     kept = {put(table, "README", 1000), put(table, "bucket=1/notes.txt", 1000)}
     (table.path / "_open").mkdir()
