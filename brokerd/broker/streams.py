@@ -1,4 +1,4 @@
-# Tests: tests/broker/test_streams.py
+# Tests: tests/broker/test_streams.py, tests/broker/test_stream_holds.py
 """Named streams: positions that streams outside of the broker report, such as those of Spark.
 
 A stream of Spark reads the files of journal and archive without the broker. If it has a name, it
