@@ -77,6 +77,14 @@ def test_the_user_of_the_unit_is_made_by_sysusers(service: dict[str, str]) -> No
     assert service["StateDirectory"] == "brokerd"
 
 
+def test_the_broker_may_ask_for_time_slices() -> None:
+    """The call is one of @resources. systemd applies these lines in their order."""
+    lines = (DIRECTORY / "brokerd.service").read_text().splitlines()
+    filters = [line for line in lines if line.startswith("SystemCallFilter=")]
+    assert any("~" in line and "@resources" in line for line in filters[:-1])
+    assert filters[-1] == "SystemCallFilter=sched_setattr"
+
+
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="there is no systemd here")
 @pytest.mark.parametrize(
     "name",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from brokerd.broker import BrokerSettings
+from brokerd.broker.leases.service import OPENS_MAX
 from brokerd.codecs.mamamia import Acquire, AcquireBatch, Produce, Settle
 from tests.admin.caller import Caller
 from tests.house import House, ask
@@ -153,6 +154,25 @@ def test_more_leases_than_a_frame_takes_are_released() -> None:
     ask(caller.house, *(Produce("orders", b"x") for _ in range(300)))
     ask(caller.house, *(Acquire("orders", "g", "c") for _ in range(300)))
     assert caller.post(f"{GROUP}/leases/release", {"client": "c"}) == (200, {"released": 300})
+
+
+def test_leases_in_the_last_of_many_partitions_are_released() -> None:
+    """One step opens some stores, and here they have the client's name as a reason only."""
+    house = House()
+    leases = house.broker.leases
+    house.broker.topics.create("orders", OPENS_MAX + 1)
+    for index in range(OPENS_MAX + 1):
+        ask(house, Produce("orders", b"x", partition=index))
+    for index in range(OPENS_MAX):
+        leases.dead_letter(leases.group_partition("orders", "g", index, 0), 0, "c")
+    assert ask(house, Acquire("orders", "g", "c"))[0].message is not None
+    stores = leases._state.stores
+    stores._open_max = 0
+    stores.trim()
+    used = list(house.broker.topics.existing("orders").groups["g"].used())
+    assert stores.open == 0 and all(one.may_own("c") for one in used)
+    released = Caller(house).post(f"{GROUP}/leases/release", {"client": "c"})
+    assert released == (200, {"released": 1})
 
 
 def test_one_lease_is_released_after_a_delay() -> None:

@@ -114,7 +114,6 @@ async def _release_client(call: Call, client: str) -> int:
             client=client,
         )
         released += count
-        more = more and count > 0
     return released
 
 
