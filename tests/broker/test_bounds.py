@@ -158,6 +158,18 @@ def test_a_group_that_only_commits_has_what_follows_its_commit(house: House) -> 
     assert below(house) == 6
 
 
+def test_a_group_has_everything_to_do_in_a_partition_without_events(house: House) -> None:
+    house.broker.topics.create("t", 2)
+    for index in (0, 1):
+        produce(house, "t", b"a", b"b", b"c", index=index)
+    house.broker.groups.commit_offset("t", "g", 0, 2)
+    house.run()
+    assert (below(house, 0), below(house, 1)) == (2, 0)
+    house.broker.topics.trim("t", 1, 1)
+    house.run()
+    assert (below(house, 0), below(house, 1)) == (2, 1)
+
+
 def test_a_group_that_commits_and_leases_has_what_it_leases(house: House) -> None:
     produce(house, "t", *map(bytes, range(10)))
     house.broker.groups.commit_offset("t", "g", 0, 6)

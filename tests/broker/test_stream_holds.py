@@ -249,6 +249,15 @@ def test_the_archive_compacts_nothing_that_is_held() -> None:
     assert below(house) == 3
 
 
+def test_a_hold_does_not_raise_the_bound_of_a_group() -> None:
+    house = new_house(settings=SETTINGS)
+    produce(house, "t", b"0", b"1", b"2")
+    house.broker.groups.commit_offset("t", "g", 0, 1)
+    house.run()
+    report(house, 2)
+    assert below(house) == 1
+
+
 def test_bounds_are_written_soon_after_a_hold_begins_or_goes_back() -> None:
     house = new_house(settings=SETTINGS)
     produce(house, "t", b"0", b"1")

@@ -1,4 +1,4 @@
-# Tests: tests/broker/test_bounds.py
+# Tests: tests/broker/test_bounds.py, tests/broker/test_stream_holds.py
 """Captures the bounds of topics: the offsets below which the rollup may remove records.
 
 A bound stays valid after its capture: start offsets only grow, topics stay deleted, and no group
