@@ -126,6 +126,7 @@ def _open(disk: Disk, data_dir: str, wal_path: str, is_stored: IsStored) -> Sour
     reached_lsn = max([bounds_lsn, *(one.reached_lsn for one in snapshots)])
     segments: list[OpenSegment] = []
     lsn = time_us = 0
+    previous: SegmentFile | None = None
     for found in segment_files(disk, wal_path, reached_lsn=reached_lsn):
         if found.damage is not None:
             damage.append(f"{found.name} at {found.damage.position}: {found.damage.problem}")
@@ -137,9 +138,15 @@ def _open(disk: Disk, data_dir: str, wal_path: str, is_stored: IsStored) -> Sour
         if found.expected_end is not None and found.first_lsn < last_lsn:
             size = min(size, found.expected_end)
         elif found.header is not None:
-            size, time_us = find_end(found.file, found.header, found.name, size, reached_lsn)
+            # Its index, or a later file, says that it was synced up to its end.
+            synced_lsn = max(reached_lsn, found.next_lsn or 0)
+            size, time_us = find_end(found.file, found.header, found.name, size, synced_lsn)
+            if not size:  # a start deletes it
+                time_us = _last_time(previous)
+                break
         segments.append(_segment(disk, wal_path, found, size, before, is_stored))
         lsn = found.first_lsn + size
+        previous = found
     deleted = deleted_ranges(disk, wal_path)
     if _fixed_names(before, last_lsn) != _fixed_names(disk.list(wal_path), last_lsn):
         raise _Changed("the broker deleted segments")
@@ -207,21 +214,30 @@ def find_end(
 
     A frame that is being written is not sound. As a start does, leave out a torn tail: everything
     after bytes that are not sound, unless ``reached_lsn`` or a later frame says that they were
-    synced. Without a sound frame, the result is ``stop``, 0.
+    synced. The result is 0, 0 if the tail begins before the first frame, so that a start deletes
+    the segment. It is ``stop``, 0 if no frame is sound and there is no torn tail.
     """
-    end, time_us = stop, 0
+    end = time_us = 0
     torn: tuple[int, int, int] | None = None
     """LSN of bytes that may begin a torn tail, and the result before them."""
     for found in SegmentScanner(file, header, name, stop).scan():
         lsn = header.first_lsn + found.position
+        if isinstance(found, ScanFrame) and torn is not None and found.header.last_synced > torn[0]:
+            torn = None
         if not isinstance(found, ScanFrame) or found.problem is not None:
             if torn is None and lsn >= reached_lsn:
                 torn = lsn, end, time_us
             continue
-        if torn is not None and found.header.last_synced > torn[0]:
-            torn = None
         end, time_us = found.position + found.header.length, found.header.time_us
-    return (end, time_us) if torn is None else torn[1:]
+    return (end or stop, time_us) if torn is None else torn[1:]
+
+
+def _last_time(segment: SegmentFile | None) -> int:
+    """Return the broker time of the last sound frame of a complete segment; 0 without one."""
+    if segment is None or segment.header is None or segment.next_lsn is None:
+        return 0
+    stop = min(segment.file.size(), segment.next_lsn - segment.first_lsn)
+    return find_end(segment.file, segment.header, segment.name, stop, segment.next_lsn)[1]
 
 
 def problems_in(file: File, header: SegmentHeader, name: str, stop: int) -> list[str]:

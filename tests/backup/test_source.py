@@ -9,10 +9,12 @@ import pytest
 
 from brokerd.archive.contract.bounds import Bounds, encode_bounds
 from brokerd.backup.manifest import BackupFailed, FileKey
+from brokerd.backup.points import END, Point
 from brokerd.backup.source import Source, open_source
 from brokerd.errors import DamagedData
 from brokerd.wal import RealDisk
 from brokerd.wal.disk import File
+from brokerd.walformat import SEGMENT_HEADER_BYTES
 from tests.backup.world import (
     BIG,
     LOG_ID,
@@ -153,6 +155,48 @@ def test_a_backup_goes_on_after_damage_to_what_was_synced(
     made = back_up(log, repository(tmp_path / "backups")).backup.manifest
     assert made.lsn == end
     assert len(made.damage) == 1
+
+
+@pytest.mark.parametrize("witness", ["damaged frame", "index"])
+def test_a_backup_goes_on_after_damage_before_a_damaged_end(log: Log, witness: str) -> None:
+    """A frame that is being written tells what was synced, and so does the index of a segment."""
+    lsn, damaged, kept = put_together(log, 3)
+    if witness == "index":
+        log.seal()
+    else:
+        log.put(1, 2000)
+    path = log.wal_path / f"{log.segments()[-1]:020d}.wal"
+    data = bytearray(path.read_bytes())
+    data[lsn:damaged] = bytes(damaged - lsn)
+    data[kept + 1000 :] = bytes(len(data[kept + 1000 :]))
+    path.write_bytes(data)
+    source = open_log(log)
+    assert (source.lsn, source.time_us) == (kept, 3_000_000)
+
+
+@pytest.mark.parametrize("before", [0, 3])
+@pytest.mark.parametrize("left", [1000, 0])
+def test_a_segment_without_a_sound_frame_is_left_out(
+    log: Log, tmp_path: Path, before: int, left: int
+) -> None:
+    """As by the next start. The end of a later log is not before that of this one."""
+    lsn = log.put(before) if before else 0
+    log.seal()
+    log.put(1, 2000)
+    path = log.wal_path / f"{log.segments()[-1]:020d}.wal"
+    data = bytearray(path.read_bytes())
+    data[SEGMENT_HEADER_BYTES + left :] = bytes(len(data) - SEGMENT_HEADER_BYTES - left)
+    path.write_bytes(data)
+    where = repository(tmp_path / "backups")
+    made = back_up(log, where).backup.manifest
+    assert (made.lsn, made.time_us, made.damage) == (lsn, before * 1_000_000, [])
+    restore_to(where, tmp_path / "restored")
+    assert read_log(tmp_path / "restored")[0] == [*range(before)]
+    second = Log(log.data_dir, seed=2)
+    second.put(2)
+    back_up(second, where)
+    restore_to(where, tmp_path / "point", point=Point(lsn=lsn) if lsn else END)
+    assert read_log(tmp_path / "point")[0] == [*range(before or 2)]
 
 
 @pytest.mark.parametrize("fault", ["last frame", "last file"])
