@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import socket
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -347,14 +348,32 @@ def test_a_full_socket_keeps_what_waits(ends: Ends) -> None:
     assert ends.read() + ends.read_all() == sent + b"<late>"
 
 
-def test_an_error_drops_what_waits_and_is_the_reactors_to_notice(ends: Ends) -> None:
-    """Else ``doWrite`` joins megabytes for a peer that is gone."""
+def test_an_error_that_passes_loses_no_bytes(ends: Ends) -> None:
+    """The kernel may lack memory for the list of parts, and have some for the next send."""
     data = large_parts(ends)
+    plain = ends.transport.socket
+
+    def without_memory(views: object) -> int:
+        raise OSError(errno.ENOMEM, "no memory")
+
+    sent = ends.read()
+    waiting = unsent_bytes(ends.transport)
+    ends.transport.socket = SimpleNamespace(sendmsg=without_memory, send=plain.send)
+    assert send_waiting(ends.transport)
+    assert unsent_bytes(ends.transport) == waiting
+    assert ends.transport.doWrite() is None
+    ends.transport.socket = plain
+    assert sent + ends.read_all() == data
+
+
+def test_an_error_that_lasts_is_the_reactors_to_notice(ends: Ends) -> None:
+    """``doWrite`` does not join megabytes for a peer that is gone."""
+    large_parts(ends)
     ends.peer.close()
     is_due = [send_waiting(ends.transport) for _ in range(3)]
     assert is_due[-1]
-    assert unsent_bytes(ends.transport) <= len(data) // 2
     assert isinstance(ends.transport.doWrite(), Exception)
+    assert len(ends.transport.dataBuffer) <= 1 << 20
 
 
 def test_most_of_a_giant_answer_is_left_to_the_reactor(ends: Ends) -> None:
@@ -627,6 +646,19 @@ class TestReadDirectly:
         """Most of all, the end of a commit: its answers wait."""
         writers.meanwhile = lambda: writers.reactor.callFromThread(lambda: None)
         assert writers.turn() == 1
+
+    def test_a_descriptor_that_the_turn_gave_to_another_is_not_written(
+        self, writers: Writers
+    ) -> None:
+        """A listening port, say, has no buffer of bytes to send."""
+        selectables = writers.reactor._selectables
+        before = dict(selectables)
+        other = dict.fromkeys([one.protocol.transport.fileno() for one in writers.others], object())
+        writers.meanwhile = lambda: selectables.update(other)
+        try:
+            assert writers.turn() == 1
+        finally:
+            selectables.update(before)
 
     def test_writes_have_as_much_time_as_light_requests(self, writers: Writers) -> None:
         """Else a crowd of light connections leaves them one write in a turn."""
