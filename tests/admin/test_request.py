@@ -274,6 +274,16 @@ class TestBesideLightRequests:
         end(caller, channel)
         assert answer_of(wire)[0] == 400, "it has no record"
 
+    def test_after_a_body_that_ends_in_a_pause_unread_answers_pause_the_connection(self) -> None:
+        """A read of TLS brings several parts: one begins the pause, the next ends the body."""
+        caller, [channel], [wire] = self.begun(1)
+        channel.dataReceived(b" ")
+        caller.house.run()
+        assert reading([wire]) == [True]
+        channel.pauseProducing()
+        caller.house.pass_time(READ_PAUSE_SECONDS)
+        assert reading([wire]) == [False]
+
     def test_a_connection_that_ends_in_a_pause_holds_nobody_up(self) -> None:
         caller, channels, wires = self.begun(2)
         channels[0].connectionLost(connectionDone)

@@ -84,6 +84,16 @@ class BodyReads:
             if self._call is None:
                 self._call = self._clock.callLater(READ_PAUSE_SECONDS, self._resume)
 
+    def end_body(self, channel: TimedChannel) -> None:
+        """Resume a connection whose body ended: whether it is read on is no more decided here.
+
+        A read of TLS may bring several parts. The first may begin a pause, the last end the body.
+        """
+        if channel in self._paused:
+            del self._paused[channel]
+            transport: Any = channel.transport
+            transport.resumeProducing()
+
     def forget(self, channel: TimedChannel) -> None:
         """Forget a connection that ended."""
         self._paused.pop(channel, None)
@@ -239,6 +249,7 @@ class TimedChannel(http.HTTPChannel):
     def allContentReceived(self) -> None:
         self._framing = b""
         self._stop_deadline()
+        self.site.body_reads.end_body(self)
         super().allContentReceived()
 
     def requestDone(self, request: Any) -> None:
