@@ -45,6 +45,9 @@ REST_SHARE: Final = 4
 grow with the square of all slices beside that commit. So slices of 4 ms are followed by pauses of
 16, 64, 144 ms: beside a commit of 100 ms heavy work has 12 ms."""
 
+REST_SECONDS_MAX: Final = 0.25
+"""The longest pause: beside a commit of seconds heavy work goes on slowly."""
+
 PAUSE_SECONDS: Final = 0.001
 """Time between two looks at the end of a pause."""
 
@@ -181,7 +184,7 @@ class SliceQueue:
             self._beside_seconds += took_seconds
             if self._beside_seconds > self._pause_at_seconds:
                 rest_seconds = REST_SHARE * self._beside_seconds**2 / LONG_SECONDS
-                self._pause_ends_seconds = after_seconds + rest_seconds
+                self._pause_ends_seconds = after_seconds + min(rest_seconds, REST_SECONDS_MAX)
                 self._pause_at_seconds = self._beside_seconds + LONG_SECONDS
             if not owner.works:
                 owner.is_queued = False

@@ -8,6 +8,7 @@ import pytest
 
 from brokerd.broker.slices import (
     LONG_SECONDS,
+    REST_SECONDS_MAX,
     REST_SHARE,
     SLICE_SECONDS,
     TURN_SECONDS,
@@ -104,7 +105,7 @@ def test_heavy_work_rests_after_a_long_step_while_light_requests_wait_for_a_comm
     """It rests for a time that counts from the step; work that comes with credit goes on."""
     commit = 1
     desk = resting(lambda: commit)
-    desk.work("long", SliceOwner(), cost=4 * LONG_SECONDS)
+    desk.work("long", SliceOwner(), cost=3 * LONG_SECONDS)
     heavy = SliceOwner()
     heavy.credit_seconds = -SLICE_SECONDS
     desk.work("heavy", heavy, slices=2)
@@ -112,13 +113,27 @@ def test_heavy_work_rests_after_a_long_step_while_light_requests_wait_for_a_comm
     assert desk.turn() == []
     desk.work("light", SliceOwner(), cost=0.0)
     assert desk.turn() == ["light"]
-    desk.clock.now += REST_SHARE * 4**2 * LONG_SECONDS - 2 * SLICE_SECONDS
+    desk.clock.now += REST_SHARE * 3**2 * LONG_SECONDS - 2 * SLICE_SECONDS
     assert desk.turn() == []
     desk.clock.now += 3 * SLICE_SECONDS
     assert desk.turn() == ["heavy"]
-    desk.work("long", SliceOwner(), cost=4 * LONG_SECONDS)
+    desk.work("long", SliceOwner(), cost=3 * LONG_SECONDS)
     assert desk.turn() == ["long"]
     commit = 0
+    assert desk.turn() == ["heavy"]
+
+
+def test_no_pause_is_longer_than_a_quarter_of_a_second() -> None:
+    """Heavy work goes on beside a commit that takes seconds."""
+    desk = resting(lambda: 1)
+    desk.work("long", SliceOwner(), cost=1.0)
+    heavy = SliceOwner()
+    heavy.credit_seconds = -SLICE_SECONDS
+    desk.work("heavy", heavy)
+    assert desk.turn() == ["long"]
+    desk.clock.now += REST_SECONDS_MAX - SLICE_SECONDS
+    assert desk.turn() == []
+    desk.clock.now += 2 * SLICE_SECONDS
     assert desk.turn() == ["heavy"]
 
 
