@@ -657,6 +657,25 @@ class TestBounds:
         assert len(segments(house)) < 5
         assert self.known(house)
 
+    def test_a_disk_that_is_found_full_again_during_each_write_gets_room(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """It may have room for a small segment, and a larger one is asked for each second."""
+        house = TestFullDisk().full(CountedArchive())
+        create = house.disk.create
+
+        def fail(path: str) -> File:
+            if path.endswith("bounds.tmp"):
+                house.wal.on_disk_full()
+                raise OSError(errno.EIO, "the file cannot be written")
+            return create(path)
+
+        monkeypatch.setattr(house.disk, "create", fail)
+        self.delete_topics(house, "t")
+        house.pass_time(SOON_SECONDS - 0.2, step=0.1)
+        assert len(segments(house)) < 5
+        assert TestFullDisk().produces(house)
+
     @pytest.mark.parametrize("removed", [False, True])
     def test_bounds_written_during_a_run_start_the_next_one(
         self, removed: bool, monkeypatch: pytest.MonkeyPatch

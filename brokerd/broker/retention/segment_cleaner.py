@@ -23,7 +23,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from functools import partial
 from typing import Any
 
 from twisted.logger import Logger
@@ -98,7 +97,11 @@ class SegmentCleaner:
         self._shortage_number = 0
         """Counts how often the disk was found full."""
         self._bounds_failed_at: int | None = None
-        """The number of the shortage in which the last requested write of the bounds failed."""
+        """The number of the shortage in which the last requested write of the bounds failed.
+
+        The disk may be found full again during a write, each second if it has room for less than is
+        wanted. So the number is that of the failure, and not of the request.
+        """
         self.errors = 0
         self.last_error: str | None = None
 
@@ -244,11 +247,11 @@ class SegmentCleaner:
     def _request_bounds_for(self, waiting_bytes: int) -> None:
         """Write the bounds at once if the disk is full; else a write follows each new segment."""
         if self._bounds is not None and waiting_bytes and self._wal.shortage is not None:
-            self._bounds.request(partial(self._bounds_tried, self._shortage_number))
+            self._bounds.request(self._bounds_tried)
 
-    def _bounds_tried(self, shortage_number: int, error: Exception | None) -> None:
+    def _bounds_tried(self, error: Exception | None) -> None:
         if error is not None:
-            self._bounds_failed_at = shortage_number
+            self._bounds_failed_at = self._shortage_number
         self.wake()
 
     def _examined(self) -> None:
