@@ -178,8 +178,12 @@ def last_token(packed: bytes) -> int:
 
 
 def may_own(packed: bytes, owner: str) -> bool:
-    """Return False if ``owner`` surely has no lease. O(the bytes), a microsecond."""
-    return _owner_json(owner) in packed
+    """Return False if ``owner`` surely has no lease. O(the bytes), a microsecond for most."""
+    named = _owner_json(owner)
+    return named in packed and any(
+        kind == Section.OWNERS and packed.find(named, start, end) >= 0
+        for kind, start, end in section_ranges(packed)
+    )
 
 
 _owner_json = lru_cache(maxsize=64)(owner_json)

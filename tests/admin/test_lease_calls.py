@@ -157,7 +157,7 @@ def test_more_leases_than_a_frame_takes_are_released() -> None:
 
 
 def test_leases_in_the_last_of_many_partitions_are_released() -> None:
-    """One step opens some stores, and here they have the client's name as a reason only."""
+    """One step opens some stores. Here they have the client's name as a reason only."""
     house = House()
     leases = house.broker.leases
     house.broker.topics.create("orders", OPENS_MAX + 1)
@@ -169,8 +169,9 @@ def test_leases_in_the_last_of_many_partitions_are_released() -> None:
     stores = leases._state.stores
     stores._open_max = 0
     stores.trim()
-    used = list(house.broker.topics.existing("orders").groups["g"].used())
-    assert stores.open == 0 and all(one.may_own("c") for one in used)
+    used = house.broker.topics.existing("orders").groups["g"].used()
+    assert [one.may_own("c") for one in used] == [False] * OPENS_MAX + [True]
+    assert stores.open == 0
     released = Caller(house).post(f"{GROUP}/leases/release", {"client": "c"})
     assert released == (200, {"released": 1})
 
