@@ -168,6 +168,8 @@ class _Host:
     def begin_serving(self) -> None:
         self.reads = read_directly(self.reactor)
 
+    def records_kept(self, count: int) -> None: ...
+
     def end_serving(self) -> None: ...
 
     def lock(self, data_dir: Path) -> _Lock:

@@ -65,6 +65,8 @@ class HandHost:
         self.reactor.advance(MONOTONIC_SECONDS)
         self.disk = disk
         self.at_work: list[HandThreads] = []
+        self.kept_records = 0
+        """Records of which the broker has told that they are complete."""
         self.random_bytes = counting_ids(b"")
         self.wall_ahead_seconds = 0.0
         """How far the wall clock is wrong."""
@@ -86,6 +88,9 @@ class HandHost:
         self.reactor.callLater(0, function)
 
     def begin_serving(self) -> None: ...
+
+    def records_kept(self, count: int) -> None:
+        self.kept_records += count
 
     def end_serving(self) -> None: ...
 

@@ -17,12 +17,20 @@ from twisted.internet.threads import deferToThread
 
 from brokerd.broker import ConsumerGroup, GroupSettings, Topic
 from brokerd.broker.leases.reaper import GroupReaper
+from brokerd.broker.model.chunks import CHUNK_RECORDS
 from brokerd.broker.model.group_stores import GroupStores
 from brokerd.client.mamamia import MamamiaClient
 from brokerd.codecs.mamamia import AcquireBatch, encode_request
-from brokerd.server.garbage import LONG_SECONDS, THRESHOLDS, GarbageFreezer, Phase
+from brokerd.server.garbage import (
+    COLLECTED_RECORDS,
+    LONG_SECONDS,
+    THRESHOLDS,
+    GarbageFreezer,
+    Phase,
+)
 from simulator.machine.bare import AcceptAll
 from tests.broker.desk import SECOND_US, produce, settle
+from tests.corehouse import CoreHouse
 from tests.house import House
 from tests.protocols.serving import until
 from tests.test_assembly import served
@@ -103,6 +111,29 @@ class TestGarbageFreezer:
         collector.collect(0)
         collector.collect(1)
         assert collector.freezes == 1
+
+    def test_young_objects_are_collected_after_some_thousand_records(self) -> None:
+        """The collector counts containers, and records of a flood need few."""
+        collector = FakeCollector()
+        generations: list[int] = []
+        collector.callbacks.append(lambda phase, info: generations.append(info["generation"]))
+        garbage = self.frozen(collector)
+        for _ in range(2):
+            garbage.records_kept(COLLECTED_RECORDS - 1)
+            before = len(generations)
+            garbage.records_kept(1)
+            assert generations[before:] == [0, 0], "the begin and the end of one"
+        assert len(generations) == 4
+
+    def test_a_broker_tells_its_host_of_each_full_chunk(self) -> None:
+        house = CoreHouse()
+        produce(house, "t", *[b"x"] * (CHUNK_RECORDS - 1))
+        house.run()
+        assert house.host.kept_records == 0
+        produce(house, "t", b"x")
+        house.run()
+        assert house.host.kept_records == CHUNK_RECORDS
+        house.stop()
 
     def test_the_end_leaves_the_collector_as_it_was(self) -> None:
         """Who embeds a broker has their own policy back after it; an end without begin is none."""

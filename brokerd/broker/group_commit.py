@@ -199,6 +199,8 @@ class GroupCommit:
         self._last_was_mark = True
         """Whether the last frame held only marks."""
         self._closed = False
+        self.chunk_closed: Callable[[int], object] = lambda records: None
+        """Called with the number of records of each full chunk."""
         self.observer: FrameObserver | None = None
         """Observes all frames but marks. After an exception there is no observer any more."""
         wal.on_durable = self._on_durable
@@ -569,6 +571,7 @@ class GroupCommit:
         self._cache.grow(chunk, size + count * RECORD_OVERHEAD_BYTES)
         if records >= CHUNK_RECORDS or chunk.cached_bytes >= CHUNK_BYTES:
             chunk.close()
+            self.chunk_closed(records)
             partition.chunks.open = None
 
     @staticmethod

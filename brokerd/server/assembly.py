@@ -395,6 +395,7 @@ class BrokerCore:
         self._log_recovery(report)
         self.broker.start()
         self._host.begin_serving()
+        self.broker.group_commit.chunk_closed = self._host.records_kept
         self._loop(TICK_SECONDS, self._tick)
         if self._sync_interval_ms:
             self._loop(self._sync_interval_ms / 1000, self._wal.sync)

@@ -90,6 +90,9 @@ class Host(Protocol):
     def begin_serving(self) -> None:
         """Prepare for serving: nearly all objects in memory are long-lived now."""
 
+    def records_kept(self, count: int) -> None:
+        """Note that so many records in memory are complete: they change no more."""
+
     def end_serving(self) -> None:
         """Undo `begin_replay` and `begin_serving`, if they were called."""
 
@@ -154,6 +157,9 @@ class RealHost:
         self._garbage.begin()
         ask_for_slices()
         self._reads = read_directly(self.reactor)
+
+    def records_kept(self, count: int) -> None:
+        self._garbage.records_kept(count)
 
     def end_serving(self) -> None:
         self._garbage.end()

@@ -40,12 +40,6 @@ def ask_for_slices(slice_ns: int = SHORT_SLICE_NS) -> bool:
     return _call(0, ctypes.create_string_buffer(asked, len(asked)), 0)
 
 
-def slice_ns() -> int | None:
-    """Return the length of the calling thread's slices; None or 0 if the system does not tell."""
-    attributes = _attributes()
-    return None if attributes is None else attributes[5]
-
-
 def _attributes() -> tuple[int, ...] | None:
     found = ctypes.create_string_buffer(_ATTRIBUTES.size)
     if not _call(1, found, _ATTRIBUTES.size, 0):

@@ -19,6 +19,7 @@ from brokerd.archive.contract.bounds import (
     Bounds,
     PartitionBounds,
     TopicBounds,
+    damaged_lsns,
     decode_bounds,
 )
 from brokerd.archive.contract.ranges import DisjointRanges
@@ -214,7 +215,7 @@ class Archiver:
             names = self._names()
             segments = [int(found[1]) for name in names if (found := _SEGMENT.fullmatch(name))]
             deleted = [found for name in names if (found := _DELETED.fullmatch(name))]
-            gone = [*((int(one[1]), int(one[2])) for one in deleted), *_damaged(bounds)]
+            gone = [*((int(one[1]), int(one[2])) for one in deleted), *damaged_lsns(bounds.damage)]
             if lsn not in segments:
                 lsn = DisjointRanges(gone).end_of(lsn)
             above = sorted(one for one in segments if one >= lsn)
@@ -275,13 +276,6 @@ class Archiver:
             self.compacted += (one._replace(at_us=now_us) for one in compacted)
             self._archive.commit(changed, is_rewrite=True)
             yield f"committed without {len(compacted)} that were compacted"
-
-
-def _damaged(bounds: Bounds) -> Iterator[tuple[int, int]]:
-    """Yield the LSNs of known damage: first and end."""
-    for file, position, end in bounds.damage:
-        if (found := _SEGMENT.fullmatch(file)) is not None:
-            yield int(found[1]) + position, int(found[1]) + end
 
 
 def is_wanted(bounds: Bounds, key: Key, end: int) -> bool:

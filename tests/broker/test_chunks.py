@@ -10,8 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from brokerd.broker.model.chunks import (
-    CHUNK_RECORDS,
-    COLLECTED_RECORDS,
     RECORD_OVERHEAD_BYTES,
     ChunkCache,
     ChunkList,
@@ -101,16 +99,6 @@ def test_a_closed_chunk_has_the_same_records_and_nothing_for_the_collector(
     gc.collect()
     columns = [one for one in gc.get_referents(chunk) if not isinstance(one, type)]
     assert not [one for one in columns if gc.is_tracked(one) and len(gc.get_referents(one)) > 1]
-
-
-def test_the_collector_forgets_closed_chunks_after_some_thousand_records() -> None:
-    """Without further containers, which the collector counts."""
-    chunks = [MutableChunk(base) for base in range(0, 2 * COLLECTED_RECORDS, CHUNK_RECORDS)]
-    for chunk in chunks:
-        chunk.append_values([b"value"] * CHUNK_RECORDS, Format.MAMAMIA, 0)
-        chunk.close()
-    first_half = chunks[: len(chunks) // 2]
-    assert not any(gc.is_tracked(chunk.values) for chunk in first_half)
 
 
 @pytest.mark.parametrize(

@@ -240,6 +240,16 @@ def stopped(house: House) -> House:
     return house
 
 
+def ask_again(house: House, archive: CountedArchive) -> None:
+    """Let the cleaner ask the archive, which another look of the refresher finds changed."""
+    archive.asked = 0
+    house.broker.archive_refresher.refresh()
+    house.broker.segment_cleaner.wake()
+    house.snapshot_writer.step()
+    house.run()
+    assert archive.asked > 1
+
+
 class TestAnArchiveThatCannotBeUsed:
     def test_nothing_goes_until_a_look_finds_it_in_order_again(self) -> None:
         archive = CountedArchive()
@@ -274,12 +284,7 @@ class TestAnArchiveThatCannotBeUsed:
         archive_all(house, archive)
         before = segments(house)
         archive.failure, archive.read_failure = archive.read_failure, None
-        archive.asked = 0
-        house.broker.archive_refresher.refresh()
-        house.broker.segment_cleaner.wake()
-        house.snapshot_writer.step()
-        house.run()
-        assert archive.asked > 1
+        ask_again(house, archive)
         assert set(before) <= set(segments(house))
         assert marks(house) == {"t": [0]}
 
@@ -298,12 +303,7 @@ class TestAnArchiveThatCannotBeUsed:
             setattr(older, name, newest.records_lsn)
         older.segment_hash = 0
         archive.read_failure = None
-        archive.asked = 0
-        house.broker.archive_refresher.refresh()
-        house.broker.segment_cleaner.wake()
-        house.snapshot_writer.step()
-        house.run()
-        assert archive.asked > 1
+        ask_again(house, archive)
         house.pass_time(POLL_SECONDS + 1, step=0.5)
         assert min(int(name[:20]) for name in segments(house)) == getattr(older, table)
 

@@ -8,7 +8,8 @@ removes nothing at or above ``compact_below``. docs/archive-format.rst has the l
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple, TypeVar
 
 import msgspec
@@ -20,6 +21,8 @@ from brokerd.errors import DamagedData, NewerFormat
 VERSION = 1
 FILE_NAME = "bounds"
 FILE_BYTES_MAX = 1 << 30
+
+SEGMENT_NAME = re.compile(r"([0-9]{20})\.wal")
 MAGIC = b"brokerd bounds "
 
 Decoded = TypeVar("Decoded")
@@ -56,6 +59,13 @@ class DamagedPlace(NamedTuple):
     file: str
     position: int
     end: int
+
+
+def damaged_lsns(places: Iterable[DamagedPlace]) -> Iterator[tuple[int, int]]:
+    """Yield the LSNs of places in segments: first and end (exclusive)."""
+    for file, position, end in places:
+        if (found := SEGMENT_NAME.fullmatch(file)) is not None:
+            yield int(found[1]) + position, int(found[1]) + end
 
 
 class Bounds(Struct, frozen=True):

@@ -14,13 +14,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple, Protocol, TypeVar
 
-from brokerd.archive.contract.bounds import Bounds
+from brokerd.archive.contract.bounds import SEGMENT_NAME, Bounds, damaged_lsns
 from brokerd.archive.contract.ranges import DisjointRanges
 from brokerd.archive.journal.sealed import DamagedSegment, SealedSegment, open_sealed
 from brokerd.errors import NewerFormat
 from brokerd.walformat import SEGMENT_HEADER_BYTES
 
-_SEGMENT = re.compile(r"([0-9]{20})\.wal")
 _DELETED = re.compile(r"([0-9]{20})-([0-9]{20})\.deleted")
 
 Damage = Mapping[str, Sequence[tuple[int, int]]]
@@ -44,12 +43,6 @@ def damaged_places(bounds: Bounds) -> dict[str, list[tuple[int, int]]]:
     return found
 
 
-def _damaged_lsns(bounds: Bounds) -> Iterator[tuple[int, int]]:
-    for place in bounds.damage:
-        if (match := _SEGMENT.fullmatch(place.file)) is not None:
-            yield int(match[1]) + place.position, int(match[1]) + place.end
-
-
 def _deleted_lsns(wal: Path) -> Iterator[tuple[int, int]]:
     for name in os.listdir(wal):
         if (match := _DELETED.fullmatch(name)) is not None:
@@ -58,7 +51,7 @@ def _deleted_lsns(wal: Path) -> Iterator[tuple[int, int]]:
 
 def end_of_damage(bounds: Bounds, lsn: int) -> int:
     """Return the first LSN from ``lsn`` on outside known damage."""
-    return DisjointRanges(_damaged_lsns(bounds)).end_of(lsn)
+    return DisjointRanges(damaged_lsns(bounds.damage)).end_of(lsn)
 
 
 def end_of_known_gap(wal: Path, bounds: Bounds, lsn: int) -> int:
@@ -67,7 +60,7 @@ def end_of_known_gap(wal: Path, bounds: Bounds, lsn: int) -> int:
 
 
 def _known_gaps(wal: Path, bounds: Bounds) -> DisjointRanges:
-    return DisjointRanges([*_deleted_lsns(wal), *_damaged_lsns(bounds)])
+    return DisjointRanges([*_deleted_lsns(wal), *damaged_lsns(bounds.damage)])
 
 
 def end_of_deleted(wal: Path, lsn: int) -> int:
@@ -86,7 +79,7 @@ def first_lsns(wal: Path) -> list[int]:
     Ignore a pipe or a directory with the name of a segment.
     """
     with os.scandir(wal) as entries:
-        names = [one.name for one in entries if _SEGMENT.fullmatch(one.name) and one.is_file()]
+        names = [one.name for one in entries if SEGMENT_NAME.fullmatch(one.name) and one.is_file()]
     return sorted(int(name.removesuffix(".wal")) for name in names)
 
 

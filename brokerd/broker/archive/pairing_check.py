@@ -16,13 +16,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from brokerd.archive.contract.bounds import DamagedPlace
+from brokerd.archive.contract.bounds import DamagedPlace, damaged_lsns
 from brokerd.archive.contract.pairing import RESTORE_LOG, SegmentEnd, TableState, log_problem
 from brokerd.archive.contract.ranges import DisjointRanges
 from brokerd.archive.contract.view import ArchiveView, ForeignArchive
 from brokerd.broker.archive.pin import ArchivePin
 from brokerd.broker.context import Context
-from brokerd.wal import SegmentStatus
 
 
 class PairingCheck:
@@ -73,12 +72,8 @@ class PairingCheck:
     def _segment_at(self, lsn: int) -> SegmentEnd | None:
         for segment in self._wal.segments():
             if segment.first_lsn < lsn <= segment.end_lsn:
-                end_lsn = lsn if self._is_lost(segment, lsn) else segment.end_lsn
+                end_lsn = segment.end_lsn
+                if lsn < end_lsn <= DisjointRanges(damaged_lsns(self._places())).end_of(lsn):
+                    end_lsn = lsn  # all after it is lost
                 return SegmentEnd(end_lsn, segment.segment_id)
         return None
-
-    def _is_lost(self, segment: SegmentStatus, lsn: int) -> bool:
-        """Return whether all of a segment from ``lsn`` on is damaged."""
-        places = (place[1:] for place in self._places() if place.file == segment.name)
-        end = DisjointRanges(places).end_of(lsn - segment.first_lsn)
-        return segment.first_lsn + end >= segment.end_lsn

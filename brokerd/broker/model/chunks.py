@@ -10,7 +10,6 @@ removed, bring chunks with holes (`brokerd.broker.archive.chunks`).
 
 from __future__ import annotations
 
-import gc
 from bisect import bisect_left, bisect_right
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
@@ -36,14 +35,6 @@ REMOVED = -1
 
 _new_record: Callable[[tuple[Any, ...]], Record] = partial(tuple.__new__, Record)
 """`Record._make` without a step of Python: a fetch makes hundreds."""
-
-COLLECTED_RECORDS = 8_192
-"""Records of closed chunks after which the garbage collector looks at the youngest objects. A pass
-takes 0.3 ms then. The collector counts containers, of which floods keep few, so it met 100,000
-records at once."""
-
-_uncollected = 0
-"""Records of chunks that were closed since then."""
 
 _NOT_COUNTED = -1
 """In place of the size of the values of a chunk: nobody looked at them yet."""
@@ -224,7 +215,7 @@ class MutableChunk(DenseChunk):
         """Make the columns immutable. Nothing may be appended afterwards.
 
         The garbage collector traverses a list in each collection. It forgets a tuple of bytes and
-        numbers after the first one, which comes after `COLLECTED_RECORDS`.
+        numbers after the first one.
         """
         closed: DenseChunk = self
         count = len(self.values)
@@ -237,7 +228,6 @@ class MutableChunk(DenseChunk):
             closed.producer_times = tuple(self.producer_times)
         if self.expires_at_us is not None:
             closed.expires_at_us = tuple(self.expires_at_us)
-        _collect_after(count)
 
     def value_size(self) -> int | None:
         """Return the size of each value, if the chunk is closed and all have the same.
@@ -405,15 +395,6 @@ class Rows(NamedTuple):
             if column.count(None) < len(column):
                 size += sum(map(len, filter(None, column)))
         return size
-
-
-def _collect_after(count: int) -> None:
-    """Count the records of a closed chunk, and collect the youngest objects after many."""
-    global _uncollected
-    _uncollected += count
-    if _uncollected >= COLLECTED_RECORDS and gc.isenabled():
-        _uncollected = 0
-        gc.collect(0)
 
 
 def _closed(column: list[bytes | None], count: int) -> Sequence[bytes | None]:
