@@ -312,14 +312,13 @@ def _open_snapshots(
     for name in sorted(disk.list(state_path)):
         if not name.endswith(".snap"):
             continue
-        file = disk.open(os.path.join(state_path, name))
         try:
-            snapshot = SnapshotFile(file, name)
+            snapshot = SnapshotFile.open(disk, state_path, name)
             reached_lsn = max(chunk.lsn for chunk in snapshot.chunks())
         except DamagedData as error:
             damage.append(str(error))
             continue
-        key, size = FileKey("snap", snapshot.start_lsn, snapshot.id.hex()), file.size()
-        opened = OpenFile(key, size, None if is_stored(key, size) else file)
+        key, size = FileKey("snap", snapshot.start_lsn, snapshot.id.hex()), snapshot.file.size()
+        opened = OpenFile(key, size, None if is_stored(key, size) else snapshot.file)
         found.append(OpenSnapshot(snapshot.start_lsn, reached_lsn, opened))
     return found

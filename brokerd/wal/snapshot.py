@@ -8,6 +8,7 @@ chunk and `READ_BYTES`.
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import struct
@@ -18,8 +19,9 @@ from typing import NamedTuple
 from twisted.logger import Logger
 from xxhash import xxh3_64_intdigest
 
-from brokerd.errors import DamagedData, NewerFormat
+from brokerd.errors import DamagedData, NewerFormat, error_text
 from brokerd.wal.disk import Disk, File
+from brokerd.wal.recovery.damage_fingerprint import NOT_A_FILE
 from brokerd.wal.recovery.known_end import read_known_end
 from brokerd.wal.recovery.report import KnownEnd
 from brokerd.walformat import FORMAT_VERSION, segment_salt
@@ -33,6 +35,9 @@ CHUNK_BYTES_MAX = 1 << 30
 KEPT_SNAPSHOTS = 2
 READ_BYTES = 1 << 20
 """The usual size of a disk read. A larger chunk makes a larger one."""
+
+_UNREADABLE = (errno.EIO, *NOT_A_FILE)
+"""Errors of a snapshot, and not of the process or of the whole disk."""
 
 _MORE = 1
 """The flag of a chunk whose body continues in the next chunk."""
@@ -94,10 +99,10 @@ def encode_chunk(chunk: SnapshotChunk, position: int, salt: int) -> bytes:
 
 
 class _ReadAhead:
-    """Reads a file forward in large reads."""
+    """Reads a file forward in large reads. ``pread`` reads the file."""
 
-    def __init__(self, file: File) -> None:
-        self._file = file
+    def __init__(self, pread: Callable[[int, int], bytes]) -> None:
+        self._pread = pread
         self._data = b""
         self._start = 0
 
@@ -106,19 +111,22 @@ class _ReadAhead:
         at = position - self._start
         data = self._data[at : at + length]
         if len(data) < length:
-            self._data = self._file.pread(max(length, READ_BYTES), position)
+            self._data = self._pread(max(length, READ_BYTES), position)
             self._start = position
             data = self._data[:length]
         return data
 
 
 class SnapshotFile:
-    """Reads one snapshot and verifies it. DamagedData names file and position."""
+    """Reads one snapshot and verifies it. DamagedData names file and position.
+
+    A file that the disk cannot read (EIO), or that is not a regular file, is damaged.
+    """
 
     def __init__(self, file: File, name: str) -> None:
         self._file = file
         self._name = name
-        data = file.pread(SNAPSHOT_HEADER_BYTES, 0)
+        data = self._pread(SNAPSHOT_HEADER_BYTES, 0)
         if len(data) < SNAPSHOT_HEADER_BYTES:
             raise self._damaged(0, "the header is cut short")
         magic, version, flags, _, self.id, self.start_lsn, self.time_us = _HEADER.unpack_from(data)
@@ -132,12 +140,36 @@ class SnapshotFile:
             raise self._damaged(0, f"it says it begins at LSN {self.start_lsn}")
         self._salt = segment_salt(self.id)
 
+    @classmethod
+    def open(cls, disk: Disk, path: str, name: str) -> SnapshotFile:
+        """Open a snapshot of the directory ``path``. Raises DamagedData, NewerFormat, OSError."""
+        try:
+            file = disk.open(os.path.join(path, name))
+        except OSError as error:
+            if error.errno not in _UNREADABLE:
+                raise
+            raise DamagedData(f"{name}: it cannot be opened: {error_text(error)}") from error
+        return cls(file, name)
+
+    @property
+    def file(self) -> File:
+        """The open file."""
+        return self._file
+
+    def _pread(self, length: int, position: int) -> bytes:
+        try:
+            return self._file.pread(length, position)
+        except OSError as error:
+            if error.errno not in _UNREADABLE:
+                raise
+            raise self._damaged(position, f"it cannot be read: {error_text(error)}") from error
+
     def _damaged(self, position: int, problem: str) -> DamagedData:
         return DamagedData(f"{self._name} at {position}: {problem}")
 
     def chunks(self) -> Iterator[SnapshotChunk]:
         """Yield all chunks up to the end chunk. Raises DamagedData, NewerFormat."""
-        file = _ReadAhead(self._file)
+        file = _ReadAhead(self._pread)
         position = SNAPSHOT_HEADER_BYTES
         count = 0
         begun: tuple[int, bytes, int] | None = None
@@ -199,11 +231,15 @@ class Snapshots:
         self._time_us = time_us
         self.damaged = 0
         """Number of damaged snapshots that :meth:`load_newest` found."""
+        self._bad_names: set[str] = set()
+        """File names of snapshots that were damaged when they were last read."""
         self.reached_lsn = 0
         """The highest LSN in all sound snapshots that :meth:`load_newest` read."""
 
     def write(self, start_lsn: int, chunks: Iterable[SnapshotChunk]) -> int:
-        """Write a snapshot, read it back, and delete all but the two newest. Returns its bytes.
+        """Write a snapshot, read it back, and delete all below the two newest. Returns its bytes.
+
+        Snapshots that were found damaged do not count as one of the two.
 
         Raises OSError, and DamagedData if it does not read back. Then the new file is deleted, and
         older snapshots stay.
@@ -226,6 +262,7 @@ class Snapshots:
             self._disk.unlink(temporary)
             raise
         self._disk.rename(temporary, os.path.join(self._path, name))
+        self._bad_names.discard(name)
         self._disk.sync_directory(self._path)
         self._delete_old()
         return size
@@ -251,8 +288,17 @@ class Snapshots:
         found = (name for name in self._disk.list(self._path) if _NAME.fullmatch(name))
         return sorted(found, reverse=True)
 
+    def _kept_names(self) -> list[str]:
+        """Return the file names of the two newest snapshots that were not found damaged."""
+        return [name for name in self.names() if name not in self._bad_names][:KEPT_SNAPSHOTS]
+
     def _delete_old(self) -> None:
-        for name in self.names()[KEPT_SNAPSHOTS:]:
+        kept = self._kept_names()
+        if len(kept) < KEPT_SNAPSHOTS:
+            return
+        for name in self.names():
+            if name >= kept[-1]:
+                continue
             with suppress(IsADirectoryError):  # not a snapshot
                 self._disk.unlink(os.path.join(self._path, name))
 
@@ -269,12 +315,12 @@ class Snapshots:
         """
         outdated: SnapshotFile | None = None
         for name in self.names():
-            path = os.path.join(self._path, name)
             try:
-                snapshot = SnapshotFile(self._disk.open(path), name)
+                snapshot = SnapshotFile.open(self._disk, self._path, name)
                 problem = self._verify(snapshot, outdated_reason)
-            except (DamagedData, IsADirectoryError) as error:
+            except DamagedData as error:
                 self.damaged += 1
+                self._bad_names.add(name)
                 self._log.error(
                     "a snapshot is damaged and not used: {problem}",
                     problem=str(error),
@@ -317,17 +363,18 @@ class Snapshots:
         Reads and verifies the snapshot. A start from either snapshot does not need the log below
         that LSN, so segments that end there may be deleted. Raises NewerFormat, OSError.
         """
-        names = self.names()
+        names = self._kept_names()
         if len(names) < KEPT_SNAPSHOTS:
             return None
-        name = names[KEPT_SNAPSHOTS - 1]
+        name = names[-1]
         try:
-            snapshot = SnapshotFile(self._disk.open(os.path.join(self._path, name)), name)
+            snapshot = SnapshotFile.open(self._disk, self._path, name)
             for _ in snapshot.chunks():
                 pass
-        except (DamagedData, IsADirectoryError, FileNotFoundError) as error:
+        except (DamagedData, FileNotFoundError) as error:
+            self._bad_names.add(name)
             self._log.error(
-                "a snapshot is damaged, and no segment is deleted until there are two newer ones: "
+                "a snapshot is damaged, and no segment is deleted until there are two sound ones: "
                 "{problem}",
                 problem=str(error),
                 event_id="snapshot-damaged",

@@ -279,6 +279,9 @@ def test_a_damaged_snapshot_is_left_out_and_told(log: Log) -> None:
     source = open_log(log)
     assert [one.start_lsn for one in source.snapshots] == [newer]
     assert [line.split(" at ")[0] for line in source.damage] == [path.name]
+    path.unlink()
+    path.mkdir()
+    assert [line.split(" at ")[0] for line in open_log(log).damage] == [path.name]
 
 
 def test_without_a_snapshot_above_deleted_segments_there_is_no_backup(log: Log) -> None:

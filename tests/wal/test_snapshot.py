@@ -223,6 +223,51 @@ class TestDamage:
         with pytest.raises(NewerFormat, match=r"flags 0x2; upgrade"):
             load(store)
 
+    def test_a_snapshot_that_the_disk_cannot_read_is_passed_over(self) -> None:
+        store, disk = snapshots()
+        store.write(100, CHUNKS[:1])
+        store.write(500, CHUNKS)
+        for call in ("open", "pread"):
+            disk.fail(call)
+            with capturedLogs() as captured:
+                assert load(snapshots(disk)[0]) == (100, CHUNKS[:1])
+            assert [event["event_id"] for event in captured] == ["snapshot-damaged"]
+            disk.fail(call)
+            with capturedLogs() as captured:
+                assert snapshots(disk)[0].second_newest() is None
+            assert [event["event_id"] for event in captured] == ["snapshot-damaged"]
+        disk.fail("pread", error=errno.ENOMEM)
+        with pytest.raises(OSError, match="Cannot allocate memory"):
+            load(store)
+
+    @pytest.mark.parametrize("bad_lsns", [(900, 901), (201,), (150,)])
+    def test_damaged_ones_do_not_count_as_kept(self, bad_lsns: tuple[int, ...]) -> None:
+        """A damaged name above the end of the log would end each new snapshot at once."""
+        store, disk = snapshots()
+        for lsn in (100, 200):
+            store.write(lsn, CHUNKS)
+        for lsn in bad_lsns:
+            disk.create(f"{PATH}/{snapshot_name(lsn)}").pwrite(b"rubbish", 0)
+        loaded = load(store)
+        assert loaded is not None and loaded[0] == 200
+        store.write(300, CHUNKS)
+        assert store.second_newest() == 200
+        above = [snapshot_name(lsn) for lsn in bad_lsns if lsn > 200]
+        assert store.names() == sorted([snapshot_name(200), snapshot_name(300), *above])[::-1]
+        store.write(400, CHUNKS)
+        assert load(store) == (400, CHUNKS)
+        assert store.second_newest() == 300
+
+    def test_one_that_rots_later_does_not_count_any_more(self) -> None:
+        store, disk = snapshots()
+        for lsn in (100, 200):
+            store.write(lsn, CHUNKS)
+        disk.content(f"{PATH}/{snapshot_name(100)}")[-60] ^= 1
+        assert store.second_newest() is None
+        store.write(300, CHUNKS)
+        assert store.second_newest() == 200
+        assert store.names() == [snapshot_name(300), snapshot_name(200)]
+
     def test_a_snapshot_under_another_name_does_not_count(self) -> None:
         store, disk = snapshots()
         store.write(500, CHUNKS)

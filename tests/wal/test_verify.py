@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import random
 from typing import Any
 
@@ -128,6 +129,20 @@ def test_a_bad_index_or_snapshot_is_told() -> None:
     report = check(disk)
     assert not report.sound and report.damages == []
     assert [bad.name for bad in report.bad_indexes] == [index]
+    assert [bad.name for bad in report.bad_snapshots] == [snapshot]
+
+
+def test_a_snapshot_that_the_disk_cannot_read_is_told() -> None:
+    disk = log()
+    snapshot = disk.list(STATE)[0]
+
+    def refuse(call: Call) -> None:
+        if call.name == "pread" and call.path.endswith(snapshot):
+            raise OSError(errno.EIO, "Input/output error")
+
+    disk.enter = refuse
+    report = check(disk)
+    assert not report.sound and report.damages == []
     assert [bad.name for bad in report.bad_snapshots] == [snapshot]
 
 

@@ -9,7 +9,6 @@ and a damaged log does not are lost by the last damage, as at a start.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -292,20 +291,19 @@ class _Verification:
 
     def _verify_snapshot(self, name: str, report: VerifyReport) -> None:
         """Verify a snapshot. The offsets of a damaged one do not count."""
-        try:
-            file = self._disk.open(os.path.join(self._state_path, name))
-        except FileNotFoundError:
-            return  # a running broker deleted it
         report.snapshots += 1
         assigned: list[LostRange] = []
         starts: dict[tuple[int, int], int] = {}
         reached_lsn = 0
         try:
-            snapshot = SnapshotFile(file, name)
+            snapshot = SnapshotFile.open(self._disk, self._state_path, name)
             for chunk in snapshot.chunks():
                 assigned += assigned_offsets(chunk, name)
                 starts |= log_starts(chunk, name)
                 reached_lsn = max(reached_lsn, chunk.lsn)
+        except FileNotFoundError:  # a running broker deleted it
+            report.snapshots -= 1
+            return
         except DamagedData as error:
             problem = str(error).removeprefix(name).lstrip()
             report.bad_snapshots.append(BadFile(name, problem))
