@@ -11,17 +11,27 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
 from pathlib import Path
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pytest
 
 from brokerd.archive.contract.bounds import DamagedPlace
 from brokerd.archive.contract.layout import RECORDS, arrow_schema
 from brokerd.archive.contract.view import ArchiveUnavailable
+from brokerd.archive.delta.actions import add_file
+from brokerd.archive.delta.table import Table
+from brokerd.archive.maintain.merge_sort import DroppedRows
+from brokerd.archive.maintain.rewrite import RewriteUnit, rewrite_without
+from brokerd.archive.parquet.reader import open_file
 from brokerd.errors import BrokerdError
+from brokerd.spark.location import Location
+from brokerd.spark.plan.query_plan import plan_query
 from brokerd.spark.read.split_reader import read_split
-from brokerd.spark.request import COLUMNS
-from tests.archive.making import HEADERS, damage
-from tests.spark.logs import Log, batches_of, rows_of
+from brokerd.spark.request import COLUMNS, AsOf, Request
+from tests.archive.data import NOW_MS
+from tests.archive.making import HEADERS, LOG_ID, damage
+from tests.spark.logs import NOW_US, Log, batches_of, rows_of
 
 
 @pytest.fixture
@@ -124,6 +134,57 @@ def test_files_of_one_partition_that_were_merged_are_read_from_what_took_their_p
     log.merge()
     log.vacuum()
     assert rows_of(found) == log.expected()
+
+
+@pytest.mark.parametrize("has_bounds", [True, False], ids=["bounds", "no bounds"])
+def test_files_that_were_merged_are_read_without_records_of_other_topics(
+    tmp_path: Path, has_bounds: bool
+) -> None:
+    """Of topics that are newer than the plan; without bounds of all topics with a higher id."""
+    log = Log(tmp_path / "data")
+    topics = [log.create("one"), log.create("two")]
+    _archive_own_files(log, topics)
+    place = log.place if has_bounds else Location(None, str(log.root))
+    (log.root / "bounds").unlink(missing_ok=True)
+    planned, expected = plan_query(place, Request(), NOW_US), log.expected()
+    _archive_own_files(log, [log.create("three")])
+    log.merge()
+    log.vacuum()
+    assert rows_of(planned) == expected
+
+
+def _archive_own_files(log: Log, topics: list[int]) -> None:
+    """Archive two files of one partition for each topic."""
+    dice = random.Random(len(topics))
+    for _ in range(2):
+        for topic_id in topics:
+            log.append(topic_id, 0, *(dice.randbytes(300) for _ in range(1000)))
+        log.seal()
+        log.publish()
+        log.roll_up()
+
+
+def test_nothing_replaces_a_file_of_an_earlier_version(tmp_path: Path) -> None:
+    """The newest version may lack records that the earlier one has: here one was erased."""
+    log = Log(tmp_path / "data")
+    _archive_own_files(log, [log.create("one")])
+    table = Table(log.root, RECORDS, LOG_ID)
+    planned = log.plan(as_of=AsOf(version=table.version))
+    assert rows_of(planned) == log.expected()
+    for path in table.paths():
+        drops = DroppedRows(np.array([0]), _offsets(table, path)[:1], np.array(["erased"], object))
+        done = rewrite_without(RewriteUnit(log.root, RECORDS.name, LOG_ID, (path,)), [drops])
+        table.commit([add_file(info) for info in done.added], [path], now_ms=NOW_MS)
+    assert rows_of(planned) == log.expected(), "until vacuum all files are there"
+    log.vacuum()
+    with pytest.raises(ArchiveUnavailable, match=r"version 2 needs, was deleted .* newer version"):
+        rows_of(planned)
+
+
+def _offsets(table: Table, path: str) -> npt.NDArray[np.int64]:
+    rows = open_file(table.path, path).read_table(columns=["offset"])
+    offsets: npt.NDArray[np.int64] = rows["offset"].to_numpy()
+    return offsets
 
 
 def test_a_file_that_partitions_share_and_that_went_is_an_error_that_says_what_to_do(

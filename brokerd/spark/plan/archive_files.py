@@ -142,7 +142,9 @@ class _NameFilter:
         return self._shared_may_match(name)
 
     def _shared_may_match(self, name: RecordsName) -> bool:
-        if name.last_topic_id >= self._predicate.first_unknown_id:
+        predicate = self._predicate
+        last_unknown_id = min(name.last_topic_id, predicate.last_unknown_id)
+        if last_unknown_id >= max(name.first_topic_id, predicate.first_unknown_id):
             return True
         ids = self._ids[name.bucket]
         at = bisect_left(ids, name.first_topic_id)

@@ -68,6 +68,8 @@ class Predicate(NamedTuple):
     lsns: Interval
     now_us: int
     """Records that expire at this time or earlier are skipped."""
+    last_unknown_id: int = INT64_MAX
+    """No topic above this id is selected by its name."""
 
     # -- Partitions ------------------------------------------------------------------------------
 
@@ -89,7 +91,7 @@ class Predicate(NamedTuple):
 
     def _may_match(self, topic_id: int, name: str | None) -> bool:
         """Return whether a topic's name selects it, or may do so if ``name`` is None."""
-        if topic_id < self.first_unknown_id:
+        if not self.first_unknown_id <= topic_id <= self.last_unknown_id:
             return False
         return name is None or (not name.startswith(RESERVED_PREFIX) and self.names.match(name))
 

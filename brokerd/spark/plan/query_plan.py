@@ -72,6 +72,8 @@ class Split(NamedTuple):
     """Topic names of the journal files, by id."""
     damage: Mapping[str, Sequence[tuple[int, int]]] = {}
     """Known damage of the journal files."""
+    version: int | None = None
+    """The earlier version of the archive that the query reads; None: the newest."""
 
 
 class Plan(NamedTuple):
@@ -194,6 +196,7 @@ class _Planner:
             yield self._split(group, narrower.of_topics(low, high))._replace(files=tuple(group))
 
     def _split(self, parts: Sequence[FilePart | SegmentPart], predicate: Predicate) -> Split:
+        archive, is_past = self._snapshot.archive, self._request.as_of is not None
         return Split(
             sum(part.bytes for part in parts),
             sum(part.records for part in parts),
@@ -201,6 +204,7 @@ class _Planner:
             self._snapshot.log_id,
             self._request.columns,
             predicate,
+            version=archive.version if is_past and archive is not None else None,
         )
 
     # -- Journal ---------------------------------------------------------------------------------

@@ -4,7 +4,8 @@
 All files of a split are opened before its first row is returned. Journal files are closed when the
 last row is returned, or when the caller closes the iterator. The newest version of the archive
 replaces a file that was deleted since the plan. It replaces a part of a journal file by the same
-LSNs, and a part of a file of one partition by the same offsets.
+LSNs, and a part of a file of one partition by the same offsets. Nothing replaces a file of an
+earlier version that a query names.
 """
 
 from __future__ import annotations
@@ -87,6 +88,12 @@ def _open_replacement(
     split: Split, part: FilePart, predicate: Predicate, tries: int
 ) -> list[Reader]:
     """Open the files of the newest version that have the rows of a deleted file."""
+    if split.version is not None:
+        raise ArchiveUnavailable(
+            f"{part.path} of {split.location.archive}, which version {split.version} needs, was "
+            "deleted since the query was planned: newer versions may lack its records, so name a "
+            "newer version"
+        )
     only = parse_records_name(part.path).only
     if only is None:
         raise ArchiveUnavailable(
@@ -99,7 +106,11 @@ def _open_replacement(
         return []
     offsets = offsets.intersect(Interval(only.first, only.end)).intersect(part.offsets)
     predicate = predicate.of_topics(only.topic_id, only.topic_id)._replace(
-        partitions=frozenset([only.partition]), partition_offsets={key: offsets}
+        partitions=frozenset([only.partition]),
+        partition_offsets={key: offsets},
+        # The newest version may have topics that the query did not know. They are not of this file.
+        first_unknown_id=max(predicate.first_unknown_id, only.topic_id),
+        last_unknown_id=only.topic_id,
     )
     return _open_archive(split, predicate, 0, tries - 1)
 
