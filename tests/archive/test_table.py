@@ -30,7 +30,8 @@ from brokerd.archive.contract.layout import (
 )
 from brokerd.archive.contract.view import ArchiveUnavailable, ForeignArchive
 from brokerd.archive.delta.actions import AddFile, add_file
-from brokerd.archive.delta.log_files import COMMITS, FileStats, encode_commit
+from brokerd.archive.delta.log_files import COMMITS, FileStats, Snapshot, encode_commit
+from brokerd.archive.delta.log_reader import DeltaLog
 from brokerd.archive.delta.table import Table, TableConflict
 from brokerd.archive.delta.tables import ensure_tables, open_tables
 from brokerd.archive.parquet.writer import FileWriter
@@ -249,6 +250,32 @@ def test_removing_a_file_that_somebody_removed_is_refused(root: Path, table: Tab
     with pytest.raises(TableConflict, match="another process removed"):
         late.commit([records_file(1, 0, 10, number=3)], [old.path], now_ms=NOW_MS)
     assert len(again(root).paths()) == 1
+
+
+@pytest.mark.parametrize("number", range(1, 5))
+def test_statistics_bring_no_file_back_that_somebody_removes_meanwhile(
+    root: Path, table: Table, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    """Before each read of the table. A bucket has no lock that keeps two jobs apart."""
+    old = records_file(1, 0, 10, number=1)
+    table.commit([old], now_ms=NOW_MS)
+    rival, read, reads = again(root), DeltaLog.read, list[int]()
+
+    def read_late(log: DeltaLog) -> Snapshot | None:
+        if log is table._log:
+            reads.append(1)
+            if len(reads) == number:
+                rival.commit([], [old.path], now_ms=NOW_MS)
+        return read(log)
+
+    monkeypatch.setattr(DeltaLog, "read", read_late)
+    try:
+        table.describe([old], now_ms=NOW_MS)
+    except TableConflict as error:
+        assert "another process removed" in str(error)
+    if len(reads) < number:
+        rival.commit([], [old.path], now_ms=NOW_MS)
+    assert again(root).paths() == []
 
 
 def test_adding_a_file_that_is_there_is_refused(table: Table) -> None:

@@ -205,8 +205,8 @@ class Table:
         actions = [add_action(file, self.layout, now_ms, data_change=False) for file in files]
         paths = [file.path for file in files]
         for _ in range(COMMIT_ATTEMPTS):
-            _check_files(self._read(), [], paths)
             self.refresh()
+            _check_files(self._snapshot, [], paths)
             if self._put_next(actions, "COMPUTE STATS", now_ms):
                 return
         raise TableConflict(f"{self.path}: other processes committed first; try again later")
