@@ -302,6 +302,30 @@ def test_an_erasure_tells_of_old_typed_files_and_of_rows_that_stay(
     assert (row.rows, row.live) == (1, True)
 
 
+@pytest.mark.parametrize("is_gone", [False, True], ids=["damaged", "gone"])
+def test_an_erasure_goes_on_after_a_typed_file_that_cannot_be_read(
+    orders: Orders, is_gone: bool
+) -> None:
+    """The other files, also of the same table, and the old files of records lose the key."""
+    for number in range(2):
+        orders.append(1, 0, b'{"n": %d}' % number, b'{"s": 1}', keys=[b"ann", b"ann"])
+        orders.log.seal()
+        orders.roll(settings=TYPED._replace(merge=False))
+    bad = min((orders.root / "typed/1/rows").glob("*.parquet"))
+    bad.write_bytes(bad.read_bytes()[:-20])
+    if is_gone:
+        bad.unlink()
+    job = EraseJob(orders.path, orders.root, TYPED, lambda: NOW_MS, "topic-1", b"ann")
+    report = run_erase(job)
+    assert (report.erased, report.found_after, report.typed_erased) == (4, 0, 3)
+    (problem,) = report.problems
+    assert bad.name in problem
+    assert not report.is_complete
+    left = {one.name for one in (orders.root / "typed").rglob("*.parquet")}
+    assert left == (set() if is_gone else {bad.name})
+    assert sum(one.startswith("bucket=1/") for one in report.deleted) == 2
+
+
 def test_an_erasure_deletes_unfinished_typed_files(orders: Orders) -> None:
     """A stopped rollup left one. It may have the key, and nobody can read it."""
     orders.append(1, 0, b'{"n": 1}', keys=[b"ann"])

@@ -12,15 +12,18 @@ from typing import NamedTuple
 import pyarrow as pa
 
 from brokerd.archive.contract.layout import RECORDS, parse_records_name
+from brokerd.archive.contract.view import ArchiveUnavailable
 from brokerd.archive.delta.table import Table
 from brokerd.archive.delta.tables import is_table
 from brokerd.archive.parquet.plain_file import PlainFileReader
 from brokerd.archive.run import Run
 from brokerd.archive.typed.layouts import RECORD_SCHEMA, REJECTED, ROWS, layout_of, table_name
 from brokerd.archive.typed.task import RemovalTask, remove_rows
-from brokerd.errors import BrokerdError
+from brokerd.errors import BrokerdError, DamagedData
 
 _KEYS = pa.schema([RECORD_SCHEMA.field("key")])
+_UNREADABLE = (DamagedData, ArchiveUnavailable, FileNotFoundError)
+"""Errors of a file that cannot be read."""
 
 
 class TypedRows(NamedTuple):
@@ -38,20 +41,27 @@ def erase_typed(run: Run, topic_id: int, key: bytes, problems: list[str]) -> int
 
     Each table is changed in one commit. The old files stay.
 
-    :param problems: gets the tables that cannot be read.
+    :param problems: gets the tables and files that cannot be read. The others lose the rows.
     """
-    return sum(_erase(run, table, topic_id, key) for table in _tables(run, topic_id, problems))
+    return sum(
+        _erase(run, table, topic_id, key, problems) for table in _tables(run, topic_id, problems)
+    )
 
 
-def _erase(run: Run, table: Table, topic_id: int, key: bytes) -> int:
+def _erase(run: Run, table: Table, topic_id: int, key: bytes, problems: list[str]) -> int:
     name = table.layout.name
     records = tuple(path for path in run.tables[RECORDS.name].paths() if _may_hold(path, topic_id))
     removals = []
     for path in table.paths():
-        if _count(run, f"{name}/{path}", key):
+        try:
+            if not _count(run, f"{name}/{path}", key):
+                continue
             found = remove_rows(RemovalTask(run.root, topic_id, name, path, records))
-            if found is not None:
-                removals.append(found)
+        except _UNREADABLE as error:
+            _add(problems, error)
+            continue
+        if found is not None:
+            removals.append(found)
     if not removals:
         return 0
     run.failpoint("before typed rows are erased")
@@ -89,8 +99,8 @@ def typed_rows(run: Run, topic_id: int, key: bytes, problems: list[str]) -> tupl
         for path in _files(run, table_name(topic_id, part)):
             try:
                 rows = _count(run, path, key)
-            except (BrokerdError, OSError) as error:
-                problems.append(str(error))
+            except _UNREADABLE as error:
+                _add(problems, error)
                 continue
             if rows:
                 found.append(TypedRows(path, rows, path in live))
@@ -125,6 +135,15 @@ def _count(run: Run, path: str, key: bytes) -> int:
     """Return the number of rows of a key in a file."""
     tables = PlainFileReader(run.store, path).read(_KEYS)
     return sum(rows["key"].to_pylist().count(key) for rows in tables)
+
+
+def _add(problems: list[str], error: Exception) -> None:
+    """Add the text of an error, unless it is there."""
+    text = str(error)
+    if isinstance(error, OSError):
+        text = f"{error.filename} cannot be read: {error.strerror}"
+    if text not in problems:
+        problems.append(text)
 
 
 def _may_hold(path: str, topic_id: int) -> bool:
