@@ -80,11 +80,16 @@ def was_continued(older: Manifest, newer: Manifest) -> bool:
     """Return whether the log of a newer backup has all of the log of an older one, or had it.
 
     It has not if a restore, or a power loss, took the log back below the end of the older backup:
-    the segments after that are other ones, even if they reach further by now.
+    the segments after that are other ones, even if they reach further by now, or are deleted. A
+    deleted part begins and ends where segments did.
     """
     if older.lsn > newer.lsn:
         return False
     firsts = [segment.first_lsn for segment in newer.segments]
+    deleted_ends = {lsn for deleted in newer.deleted for lsn in deleted}
+    for segment in older.segments:
+        if any(segment.first_lsn < lsn < segment.end_lsn for lsn in deleted_ends):
+            return False
     for segment in older.segments:
         at = bisect_right(firsts, segment.first_lsn)
         if at < len(firsts) and firsts[at] < segment.end_lsn:

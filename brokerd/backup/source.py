@@ -123,7 +123,8 @@ def _open(disk: Disk, data_dir: str, wal_path: str, is_stored: IsStored) -> Sour
     snapshots = _open_snapshots(disk, state_path, damage, is_stored)
     before = disk.list(wal_path)
     last_lsn = max((int(name[:20]) for name in before if _is_segment(name)), default=-1)
-    reached_lsn = max([bounds_lsn, *(one.reached_lsn for one in snapshots)])
+    snapshot_lsn = max((one.reached_lsn for one in snapshots), default=0)
+    reached_lsn = max(bounds_lsn, snapshot_lsn)
     segments: list[OpenSegment] = []
     lsn = time_us = 0
     previous: SegmentFile | None = None
@@ -139,10 +140,14 @@ def _open(disk: Disk, data_dir: str, wal_path: str, is_stored: IsStored) -> Sour
             size = min(size, found.expected_end)
         elif found.header is not None:
             # Its index, or a later file, says that it was synced up to its end.
-            synced_lsn = max(reached_lsn, found.next_lsn or 0)
+            index_lsn = found.next_lsn or 0
+            synced_lsn = max(reached_lsn, index_lsn)
             size, time_us = find_end(found.file, found.header, found.name, size, synced_lsn)
-            if not size:  # a start deletes it
+            if not time_us:
+                # No frame is sound. A restored log proves its end by an index or a snapshot only.
+                size = min(size, max(index_lsn, snapshot_lsn) - found.first_lsn)
                 time_us = _last_time(previous)
+            if size <= 0:
                 break
         segments.append(_segment(disk, wal_path, found, size, before, is_stored))
         lsn = found.first_lsn + size
@@ -215,7 +220,8 @@ def find_end(
     A frame that is being written is not sound. As a start does, leave out a torn tail: everything
     after bytes that are not sound, unless ``reached_lsn`` or a later frame says that they were
     synced. The result is 0, 0 if the tail begins before the first frame, so that a start deletes
-    the segment. It is ``stop``, 0 if no frame is sound and there is no torn tail.
+    the segment. It is ``stop``, 0 if no frame is sound and there is no torn tail: the segment has
+    only damage, and its end is unknown.
     """
     end = time_us = 0
     torn: tuple[int, int, int] | None = None

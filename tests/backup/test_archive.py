@@ -128,6 +128,27 @@ def test_the_archive_of_a_log_that_went_another_way_is_refused(log: Log, tmp_pat
         )
 
 
+def test_a_segment_that_lost_its_end_still_ends_where_it_was_archived(
+    log: Log, tmp_path: Path
+) -> None:
+    """Without its index it seems to reach up to the next file."""
+    place = tmp_path / "archive"
+    lsn, end_lsn = log.segments()[1:3]
+    segment = log.wal_path / f"{lsn:020d}.wal"
+    archived = end_lsn - BIG
+    with segment.open("r+b") as file:
+        file.truncate(archived - lsn)
+    segment.with_suffix(".idx").unlink()
+    archive_to(log, place, archived)
+    back_up_with(log, tmp_path / "backups", place)
+    restore_to(
+        repository(tmp_path / "backups"),
+        tmp_path / "restored",
+        identity=Identity(""),
+        allow_damage=True,
+    )
+
+
 def test_a_pinned_archive_has_to_be_there_and_the_right_one(log: Log, tmp_path: Path) -> None:
     place, other = tmp_path / "archive", tmp_path / "other"
     archive_to(log, place, log.segments()[2])

@@ -21,6 +21,7 @@ from brokerd.backup.points import (
     segments_of,
     snapshots_of,
     time_text,
+    was_continued,
 )
 from brokerd.backup.repository import Backup
 
@@ -105,6 +106,29 @@ def backup(
     found = [StoredSnapshot(*one, file) for one in snapshots or ()]
     lsn = segments[-1].end_lsn
     return Backup(number, Manifest(ID, 0, "", lsn, lsn, segments, deleted or [], found))
+
+
+@pytest.mark.parametrize(
+    ("deleted", "expected"),
+    [
+        ([], True),
+        ([(0, 100)], True),
+        ([(0, 200)], True),
+        ([(0, 250)], True),
+        ([(0, 400)], True),
+        ([(0, 150)], False),
+        ([(0, 100), (150, 200)], False),
+        ([(0, 240)], False),
+        ([(210, 400)], False),
+    ],
+)
+def test_a_deleted_part_ends_where_a_segment_of_the_older_backup_does_or_it_is_another_log(
+    deleted: list[tuple[int, int]], expected: bool
+) -> None:
+    """The last segment of the older backup, 200 to 250, may have grown since, up to 400."""
+    older = backup(1, [segment(0, 100), segment(100, 200), segment(200, 250)])
+    newer = backup(2, [segment(400, 500)], deleted)
+    assert was_continued(older.manifest, newer.manifest) == expected
 
 
 def spans(choice: Choice, point: Point) -> list[tuple[int, int]]:

@@ -199,6 +199,41 @@ def test_a_segment_without_a_sound_frame_is_left_out(
     assert read_log(tmp_path / "point")[0] == [*range(before or 2)]
 
 
+@pytest.mark.parametrize("witness", ["bounds", "snapshot", "index"])
+def test_a_last_segment_that_is_all_damaged_ends_where_it_was_synced(
+    log: Log, tmp_path: Path, witness: str
+) -> None:
+    """And is left out if a restored log would lack the proof of that. Its allocated size is larger.
+
+    The later end would hide the backup from points, once the log goes on below it.
+    """
+    lsn = log.put(3)
+    log.seal()
+    end = log.put(2)
+    path = log.wal_path / f"{log.segments()[-1]:020d}.wal"
+    if witness == "bounds":
+        bounds = Bounds(LOG_ID, end, 1, True, 2, [], reached_lsn=end)
+        (log.state_path / "bounds").write_bytes(encode_bounds(bounds))
+    elif witness == "snapshot":
+        log.snapshot()
+    else:
+        log.seal()
+    data = bytearray(path.read_bytes())
+    data[SEGMENT_HEADER_BYTES : end - lsn] = b"x" * (end - lsn - SEGMENT_HEADER_BYTES)
+    path.write_bytes(data)
+    where = repository(tmp_path / "backups")
+    made = back_up(log, where).backup.manifest
+    assert (made.lsn, made.time_us) == (lsn if witness == "bounds" else end, 3_000_000)
+    assert made.damage
+    restore_to(where, tmp_path / "restored", allow_damage=witness != "bounds")
+    assert read_log(tmp_path / "restored")[0] == [0, 1, 2]
+    if witness != "index":
+        second = Log(log.data_dir, seed=2)
+        second.put(20)
+        back_up(second, where)
+        restore_to(where, tmp_path / "point", point=Point(lsn=made.lsn), allow_damage=True)
+
+
 @pytest.mark.parametrize("fault", ["last frame", "last file"])
 def test_a_log_that_lost_its_end_is_told(log: Log, tmp_path: Path, fault: str) -> None:
     """The bounds say that it was on the disk."""
