@@ -83,6 +83,7 @@ ARROWS: dict[str, set[str]] = {
     "broker": BROKERED | {"broker"},
     "broker.callbacks": BROKERED,
     "broker.clock": BROKERED,
+    "broker.slices": BROKERED | {"broker.clock"},
     "broker.model": BROKERED | {"broker.clock", "broker.group_commit"},
     "broker.group_commit": BROKERED | {"broker.callbacks", "broker.clock", "broker.model"},
     "broker.context": BROKER_BASE,
@@ -92,7 +93,7 @@ ARROWS: dict[str, set[str]] = {
     "broker.records": BROKER_BASE | {"broker.archive", "broker.status.damage"},
     "broker.records.topic_writer": BROKER_BASE
     | {"broker.records", "broker.security", "broker.topic_admin"},
-    "broker.leases": BROKER_BASE,
+    "broker.leases": BROKER_BASE | {"broker.slices"},
     "broker.retention": BROKER_BASE | {"broker.archive"},
     "broker.delayed": BROKER_BASE | {"broker.archive", "broker.leases", "broker.records"},
     "broker.topic_admin": BROKER_BASE | {"broker.leases"},

@@ -25,6 +25,7 @@ from brokerd.broker.delayed.schedule import Schedule
 from brokerd.broker.group_commit import GroupCommit
 from brokerd.broker.leases.group_admin import GroupAdmin
 from brokerd.broker.leases.reaper import GroupReaper
+from brokerd.broker.leases.removed_records import RemovedRecords
 from brokerd.broker.leases.service import LeaseService
 from brokerd.broker.leases.waiters import Waiters
 from brokerd.broker.model.chunks import ChunkCache
@@ -98,6 +99,9 @@ class Broker:
     delivery: DelayedDelivery
     retention: Retention
     reaper: GroupReaper
+    removed_records: RemovedRecords
+    slices: SliceQueue
+    """Long work of all connections: some milliseconds in each reactor turn."""
     cold_reader: ColdReader
     tail: ChunkCache
     read_cache: ChunkCache
@@ -109,8 +113,6 @@ class Broker:
     def __post_init__(self) -> None:
         self.time = self.context.time
         self.counters = self.context.counters
-        self.slices = SliceQueue(self.context.clock)
-        """Long work of all connections: some milliseconds in each reactor turn."""
         self.slices.light_waits = self.group_commit.light_waits
         self.connections = ConnectionRegistry()
         self.quotas = Quotas(self.accounts.directory, self.accounts.change_quota)
@@ -136,6 +138,7 @@ class Broker:
         self.time.resume_from(self._state.last_time_us, self._state.ahead_us)
         now_us = self.time.monotonic_us()
         self._state.dispose = self.reaper.dispose
+        self.removed_records.start()
         self.group_commit.start()
         if is_damaged:
             self.group_commit.mark_damage()
@@ -162,6 +165,7 @@ class Broker:
         self.retention.stop()
         self.overview.stop()
         self.reaper.stop()
+        self.removed_records.stop()
         self.snapshotter.stop()
         self.archive_admin.stop()
         self.audit.stop()

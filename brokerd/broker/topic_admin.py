@@ -10,10 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from twisted.logger import Logger
-
 from brokerd.broker.context import Context
 from brokerd.broker.group_commit import ENTRY_OVERHEAD_BYTES
+from brokerd.broker.leases.removed_records import RemovedRecords
 from brokerd.broker.leases.waiters import Waiters
 from brokerd.broker.model.chunks import ChunkCache
 from brokerd.broker.model.snapshotter import Snapshotter
@@ -51,8 +50,6 @@ def check_topic_name(name: str) -> None:
 class TopicAdmin:
     """Creates, changes and deletes topics. It calls ``configured()`` when settings change."""
 
-    _log = Logger()
-
     def __init__(
         self,
         context: Context,
@@ -62,6 +59,7 @@ class TopicAdmin:
         cold: ChunkCache,
         max_topics: int,
         max_partitions: int,
+        removed_records: RemovedRecords,
         configured: Callable[[], None],
     ) -> None:
         self._state = context.state
@@ -73,6 +71,7 @@ class TopicAdmin:
         self._counters = context.counters
         self.max_topics = max_topics
         self.max_partitions = max_partitions
+        self._removed_records = removed_records
         self._configured = configured
 
     def find(self, name: str) -> Topic | None:
@@ -241,8 +240,9 @@ class TopicAdmin:
         for partition, offset in moved:
             removed += offset - partition.start_offset
             self._group_commit.add_entry(topic_start_entry(partition, offset))
-            self._tell_letters(partition, self._state.move_start(partition, offset))
+            self._state.move_start(partition, offset)
         self._counters.records_removed[reason] += removed
+        self._removed_records.settle(partition for partition, _ in moved)
         self._waiters.serve({partition.topic.name for partition, _ in moved})
         return removed
 
@@ -263,16 +263,3 @@ class TopicAdmin:
             self._group_commit.add_entry(topic_archived_entry(partition, end))
             self._state.archive(partition, end)
         return len(news)
-
-    def _tell_letters(self, partition: Partition, letters: int) -> None:
-        if letters:
-            self._counters.dead_letters_removed += letters
-            self._log.info(
-                "{letters} dead letters of topic {topic} partition {partition} went with their "
-                "records, which are removed below offset {start}",
-                letters=letters,
-                topic=partition.topic.name,
-                partition=partition.index,
-                start=partition.start_offset,
-                event_id="dead-letters-removed",
-            )

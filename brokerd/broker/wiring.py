@@ -30,6 +30,7 @@ from brokerd.broker.delayed.schedule import Schedule, ScheduleCounters
 from brokerd.broker.group_commit import EVENT_PAIR_BYTES, GroupCommit
 from brokerd.broker.leases.group_admin import GroupAdmin
 from brokerd.broker.leases.reaper import GroupReaper
+from brokerd.broker.leases.removed_records import RemovedRecords
 from brokerd.broker.leases.service import LeaseService
 from brokerd.broker.leases.waiters import Waiters
 from brokerd.broker.model.chunks import Chunk, ChunkCache
@@ -48,6 +49,7 @@ from brokerd.broker.security.accounts import Accounts
 from brokerd.broker.security.audit import AuditTrail
 from brokerd.broker.security.audit_search import AuditSearcher
 from brokerd.broker.settings import BrokerSettings
+from brokerd.broker.slices import SliceQueue
 from brokerd.broker.status.clock_events import report_ahead, report_jump
 from brokerd.broker.status.counters import Counters
 from brokerd.broker.status.damage import DamageRegistry
@@ -123,6 +125,7 @@ class _Wiring:
         self.damage_report = DamageReport(self.state, self.damage)
         self.waiters = Waiters(self.clock)
         self.reaper = GroupReaper(self.clock)
+        self.slices = SliceQueue(self.clock)
         self.tail = ChunkCache(self.settings.tail_cache_bytes, self._is_durable)
         self.read_cache = ChunkCache(self.settings.read_cache_bytes, lambda chunk: True)
         self.frame_bytes = min(self.settings.frame_bytes, self.wal.options.segment_bytes // 4)
@@ -174,6 +177,8 @@ class _Wiring:
             waiters=self.waiters,
             retention=self.retention,
             reaper=self.reaper,
+            removed_records=self.removed_records,
+            slices=self.slices,
             cold_reader=self.cold_reader,
             tail=self.tail,
             read_cache=self.read_cache,
@@ -261,6 +266,10 @@ class _Wiring:
     # -- topics, groups and clients -----------------------------------------------------------
 
     @cached_property
+    def removed_records(self) -> RemovedRecords:
+        return RemovedRecords(self.context, self.slices)
+
+    @cached_property
     def topics(self) -> TopicAdmin:
         return TopicAdmin(
             self.context,
@@ -270,6 +279,7 @@ class _Wiring:
             self.read_cache,
             self.settings.max_topics,
             self.settings.max_partitions,
+            self.removed_records,
             self._bounds_changed,
         )
 

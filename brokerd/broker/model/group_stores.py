@@ -16,7 +16,7 @@ from brokerd.groups import GroupSettings
 from brokerd.groups.view import LEASE_MEMORY, STORE_MEMORY
 
 if TYPE_CHECKING:
-    from brokerd.broker.model.topics import GroupPartition
+    from brokerd.broker.model.topics import GroupPartition, Partition
 
 OPEN_MAX = 4_096
 """Open stores beyond which the oldest are packed."""
@@ -40,7 +40,7 @@ NEW_STATE_MEMORY = STORE_MEMORY + LEASE_MEMORY
 """The most memory that a lease, a commit or a delayed message adds."""
 
 
-def _nothing() -> None:
+def _nothing(*_: object) -> None:
     """Stands for a call that is not set."""
 
 
@@ -60,6 +60,8 @@ class GroupStores:
         """About the memory of all groups."""
         self.crowded: Callable[[], None] = _nothing
         """Called when more than ``open_max`` stores are open. It causes a later `trim`."""
+        self.letters_removed: Callable[[Partition, int], None] = _nothing
+        """Called when a group settles removed records, with the dead letters among them."""
         self.memory_max = memory_max
         self._open_max = open_max
         self._open: OrderedDict[GroupPartition, None] = OrderedDict()

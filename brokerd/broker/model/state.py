@@ -193,17 +193,10 @@ class State:
         """Return a group without history, which is not yet added to ``topic``."""
         return ConsumerGroup(topic, name, self.stores)
 
-    def move_start(self, partition: Partition, offset: int) -> int:
-        """Remove the records below ``offset``, and return how many dead letters they were."""
+    def move_start(self, partition: Partition, offset: int) -> None:
+        """Remove the records below ``offset``. Each group settles them before its next use."""
         partition.move_start(offset)
         self.starts[partition.topic.topic_id, partition.index] = partition.start_offset
-        letters = 0
-        for group in partition.topic.groups.values():
-            group_partition = group.kept.get(partition.index)
-            if group_partition is not None:
-                letters += group_partition.settle_removed()
-                self.stores.trim()
-        return letters
 
     def archive(self, partition: Partition, offset: int) -> None:
         """Note that an archive has the records below ``offset``: the log may lack them."""
@@ -362,7 +355,13 @@ class State:
         self._replay.deleted.add(entry.topic_id)
 
     def _apply_start(self, lsn: int, entry: Entry, fields: dict[str, Any]) -> None:
-        self.move_start(self._partition_given(entry, fields["offset"]), fields["offset"])
+        partition = self._partition_given(entry, fields["offset"])
+        self.move_start(partition, fields["offset"])
+        for group in partition.topic.groups.values():
+            group_partition = group.kept.get(partition.index)
+            if group_partition is not None:
+                group_partition.settle_removed()
+                self.stores.trim()
 
     def _apply_archived(self, lsn: int, entry: Entry, fields: dict[str, Any]) -> None:
         self.archive(self._partition_given(entry, fields["offset"]), fields["offset"])

@@ -241,6 +241,7 @@ class GroupPartition:
         "_lowest",
         "_packed",
         "_packed_at_us",
+        "_settled_start",
         "_store",
         "_uncounted_events",
         "_waiting",
@@ -267,6 +268,8 @@ class GroupPartition:
         """The time to which times in the packed store are relative."""
         self._lowest = 0
         """No record below this offset is eligible while the store is packed."""
+        self._settled_start = partition.start_offset
+        """The start offset below which the records are settled. See `settle_removed`."""
         self._waiting: list[GroupEvent] = _NO_EVENTS
         """Events of a packed store for the next frame. An open store has its own."""
         self._counted = 0
@@ -277,6 +280,8 @@ class GroupPartition:
     @property
     def store(self) -> LeaseStore:
         """The lease store. It is opened if need be. Use it in this reactor turn only."""
+        if self._settled_start < self.partition.start_offset:
+            self.settle_removed()
         store = self._store
         return self._open() if store is None else store
 
@@ -327,6 +332,7 @@ class GroupPartition:
         Return the number of new events. Return None, with no change, if the store is open, has gaps
         to settle, or is not plain.
         """
+        self.settle_removed()
         if self._store is not None or self.partition.gaps:
             return None
         packed = self._packed
@@ -410,6 +416,7 @@ class GroupPartition:
 
     def capture(self, now_us: int) -> tuple[FrozenGroup | bytes, int]:
         """Return an immutable copy for a snapshot, and the time to which its times are relative."""
+        self.settle_removed()
         if self._packed is not None:
             return self._packed, self._packed_at_us
         return self.store.freeze(now_us), now_us
@@ -471,7 +478,8 @@ class GroupPartition:
 
     @property
     def position(self) -> Position:
-        """Floor and counts. A packed store stays packed."""
+        """Floor and counts. A packed store stays packed, unless it settles removed records."""
+        self.settle_removed()
         if self._store is not None:
             return position_of(self._store)
         if self._packed is not None:
@@ -513,21 +521,38 @@ class GroupPartition:
             return not self.partition.has_records()
         return self._lowest >= end
 
-    def settle_removed(self) -> int:
-        """Settle the records below the start offset; return how many dead letters they were."""
+    def settle_removed(self) -> None:
+        """Settle the records below the start offset, before the store is seen or changed.
+
+        No event: replay does the same where the log moves the start offset. `GroupStores` is told
+        how many dead letters they were.
+        """
         start = self.partition.start_offset
-        if self._packed is not None and is_plain(self._packed):
-            self._packed = raise_floor(self._packed, start)
-            self._lowest = max(self._lowest, start)
-            return 0
+        if self._settled_start >= start:
+            return
+        self._settled_start = start
+        if self.group.deleted or (self._store is None and not self.is_kept):
+            return
+        packed = self._packed
+        if packed is not None:
+            if is_plain(packed):
+                self._raise_floor(packed)
+                return
+            if floor(packed) >= start and not position(packed).dead:
+                return
         store = self.store
         if store.floor < start:
             store.settle_gap(0, start)
         letters = store.dead
         if letters:
             store.apply((_PURGED, 0, start, 0, 0, "", ""), 0)
-            letters -= store.dead
-        return letters
+            self.group.stores.letters_removed(self.partition, letters - store.dead)
+
+    def _raise_floor(self, packed: bytes) -> None:
+        """Settle the removed records in the bytes of a plain store."""
+        start = self.partition.start_offset
+        self._packed = raise_floor(packed, start)
+        self._lowest = max(self._lowest, start)
 
     def resume(self, now_us: int, behind_us: int) -> int | None:
         """Settle the gaps and restart the leases after a replay. Return when the first one ends.
@@ -536,7 +561,7 @@ class GroupPartition:
         """
         if self._packed is not None and not self.partition.gaps:
             if is_plain(self._packed):
-                self.settle_removed()
+                self._raise_floor(self._packed)
             packed = self._packed
             if floor(packed) >= self.partition.start_offset:
                 at_us, self._packed_at_us = self._packed_at_us, now_us
