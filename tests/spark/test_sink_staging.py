@@ -78,6 +78,21 @@ def test_progress_is_replaced_and_the_highest_done_counts(tmp_path: Path) -> Non
     assert staging.last_done() == Progress(10, 10, Sequences())
 
 
+@pytest.mark.parametrize("size", [0, 20])
+def test_progress_that_a_stop_of_the_machine_cut_is_unknown(tmp_path: Path, size: int) -> None:
+    """It is not synced, so its name may last longer than its content."""
+    staging = staging_of(tmp_path)
+    staging.identity()
+    staging.put_progress(Progress(7, 1, Sequences()))
+    path = tmp_path / "staging" / NAME / "progress" / "0000000007.json"
+    path.write_bytes(path.read_bytes()[:size])
+    assert staging.progress(7) is None
+    staging.put_progress(Progress(7, 2, Sequences()))
+    assert staging.progress(7) == Progress(7, 2, Sequences())
+    path.write_bytes(bytes(path.stat().st_size))
+    assert staging.progress(7) is None
+
+
 def test_old_files_go_and_those_of_the_last_micro_batch_stay(tmp_path: Path) -> None:
     """A killed process may still need them."""
     staging = staging_of(tmp_path)

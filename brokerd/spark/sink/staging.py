@@ -172,8 +172,11 @@ class Staging:
         return Manifest(epoch, int(fields["lanes"]), files)
 
     def progress(self, epoch: int) -> Progress | None:
-        """Return what the broker has of a micro-batch, or None if that is unknown."""
-        return self._progress("progress", epoch)
+        """Return what the broker has of a micro-batch, or None if that is unknown.
+
+        A stop of the machine may have lost the content of the file, and not its name.
+        """
+        return self._progress("progress", epoch, may_be_cut=True)
 
     def put_progress(self, progress: Progress) -> None:
         """Replace the progress of a micro-batch. A stop of the machine may lose it."""
@@ -221,19 +224,25 @@ class Staging:
         epochs = (_epoch_of(name) for name in names if name.endswith(".json"))
         return [epoch for epoch in epochs if epoch is not None]
 
-    def _progress(self, directory: str, epoch: int) -> Progress | None:
-        fields = self._get(_json_path(directory, epoch))
+    def _progress(self, directory: str, epoch: int, may_be_cut: bool = False) -> Progress | None:
+        fields = self._get(_json_path(directory, epoch), may_be_cut)
         if fields is None:
             return None
         sequences = Sequences({(topic, lane): last for topic, lane, last in fields["sequences"]})
         return Progress(epoch, int(fields["blocks"]), sequences)
 
-    def _get(self, path: str) -> dict[str, Any] | None:
+    def _get(self, path: str, may_be_cut: bool = False) -> dict[str, Any] | None:
+        """Return the content of a file, or None without one.
+
+        :param may_be_cut: whether a file that is not JSON counts as absent.
+        """
         try:
             fields = json.loads(self._store.read(self._path(path), _JSON_BYTES_MAX))
         except FileNotFoundError:
             return None
         except ValueError:
+            if may_be_cut:
+                return None
             fields = None
         version = fields.get("version") if isinstance(fields, dict) else None
         if version != VERSION:
