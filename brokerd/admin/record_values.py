@@ -160,7 +160,7 @@ def _check_packed(value: bytes, name: str) -> None:
     """Raise `InvalidRequest` if bytes are not MessagePack."""
     try:
         msgpack.unpackb(value, strict_map_key=False)
-    except (ValueError, msgpack.UnpackException) as error:
+    except (ValueError, TypeError, msgpack.UnpackException) as error:  # an array may be a key
         raise InvalidRequest(f"{name} is not msgpack: {error_text(error)}") from None
 
 

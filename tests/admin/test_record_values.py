@@ -147,6 +147,8 @@ def test_metadata_comes_in_one_form() -> None:
         payload(NewRecord(value="x", metadata={}, metadata_base64=""))
     with pytest.raises(InvalidRequest, match="metadata_base64 is not msgpack"):
         payload(NewRecord(value="x", metadata_base64=b64(b"\xc1")))
+    with pytest.raises(InvalidRequest, match="metadata_base64 is not msgpack: unhashable"):
+        payload(NewRecord(value="x", metadata_base64=b64(b"\x81\x91\x01\x02")))
 
 
 @pytest.mark.parametrize(
