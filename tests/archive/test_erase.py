@@ -16,6 +16,7 @@ from brokerd.archive.delta.table import Table
 from brokerd.archive.erase import EraseJob, EraseReport, run_erase
 from brokerd.archive.errors import JobFailed
 from brokerd.archive.parquet.plain_file import PlainFileReader
+from brokerd.archive.parquet.reader import open_file
 from brokerd.archive.run import Settings
 from brokerd.archive.serve.delta_archive import DeltaArchive
 from brokerd.archive.storage.address import ObjectAddress, Place
@@ -112,6 +113,24 @@ def test_an_erasure_leaves_all_else(data: Data, root: Place) -> None:
     again = erase(data, root)
     assert (again.found_before, again.replaced, again.deleted) == (0, (), ())
     assert again.version_after == report.version_after
+
+
+def test_an_erasure_finds_the_last_topic_of_a_file_and_of_a_row_group(data: Data) -> None:
+    """Its rows are numbered after those of row groups without the topic, which are not read."""
+    data.append(1, 0, *(b"%d" % at for at in range(9000)))
+    data.append(17, 0, b"a", b"b", keys=[KEY, b"other"])
+    data.log.seal()
+    data.publish()
+    ingest_inline(data.root, data.wal, data.bounds(), SETTINGS)
+    (path,) = Table(data.root, RECORDS, LOG_ID).paths()
+    firsts = [group.item()[0] for group in open_file(data.root / "records", path).groups["first"]]
+    assert firsts == [1, 1]
+    before = rows(data.root)
+    report = erase(data, data.root, topic="topic-17")
+    assert (report.erased, report.found_after) == (1, 0)
+    left = [row for row in before if (row[TOPIC_ID], row[KEY_AT]) != (17, KEY)]
+    assert len(left) == 9001
+    assert rows(data.root) == left
 
 
 def test_a_broker_reads_past_the_erased_records(data: Data) -> None:

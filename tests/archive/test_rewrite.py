@@ -16,11 +16,12 @@ from hypothesis import strategies as st
 from brokerd.archive.contract.layout import EVENTS, Range
 from brokerd.archive.contract.ranges import merge_ranges
 from brokerd.archive.maintain import rewrite as rewriting
-from brokerd.archive.maintain.retention_bounds import RetentionBounds
+from brokerd.archive.maintain.retention_bounds import RetentionBounds, bounds_by_bucket
 from brokerd.archive.maintain.rewrite import RewriteFailure, RewriteResult, RewriteUnit, rewrite
 from brokerd.archive.parquet import row_groups
 from brokerd.archive.parquet.reader import open_file
 from brokerd.errors import DamagedData
+from tests.archive.data import Data
 from tests.archive.world import LOG_ID, World, record
 
 Place = tuple[int, int, int]
@@ -340,3 +341,14 @@ def test_what_was_written_is_read_back(world: World, monkeypatch: pytest.MonkeyP
     found = rewrite(unit(world, [info.path]))
     assert isinstance(found, RewriteFailure)
     assert "does not give back" in found.text
+
+
+def test_a_run_for_some_topics_has_the_start_offsets_of_these_alone(tmp_path: Path) -> None:
+    data = Data(tmp_path / "data")
+    data.starts = {1: 5, 17: 3, 2: 4}
+    every = bounds_by_bucket(data.bounds())
+    assert every[1].starts == {(1, 0): 5, (17, 0): 3}
+    assert (every[2].starts, every[2].next_topic_id) == ({(2, 0): 4}, 18)
+    some = bounds_by_bucket(data.bounds(), {1})
+    assert some[1].starts == {(1, 0): 5}
+    assert (some[2].starts, some[2].next_topic_id) == ({}, 0)
