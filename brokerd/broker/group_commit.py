@@ -409,6 +409,11 @@ class GroupCommit:
 
     # -- frames -------------------------------------------------------------------------------
 
+    @property
+    def next_ticket(self) -> int:
+        """The number of the frame that gathers. Reading it does not end the frame."""
+        return self._wal.next_ticket
+
     def ticket(self) -> int:
         """Return the number of the frame with the newest applied change, and schedule the frame.
 

@@ -162,7 +162,8 @@ class TopicAdmin:
     def _add_admitted(self, topic: Topic) -> Topic:
         self._state.add_topic(topic)
         self._group_commit.add_entry(topic_created_entry(topic))
-        topic.ticket = self._group_commit.ticket()
+        # Not `ticket`, which may end the frame: the caller may have more for the same frame.
+        topic.ticket = self._group_commit.next_ticket
         return topic
 
     def configure(self, name: str, settings: TopicSettings) -> None:

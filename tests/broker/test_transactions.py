@@ -18,6 +18,7 @@ from brokerd.broker.transactions import (
 )
 from brokerd.errors import BrokerdError, InvalidName, InvalidRequest, LimitExceeded, NoSpace
 from brokerd.values import Format
+from brokerd.wal import WalOptions
 from brokerd.walformat import Entry, EntryKind
 from simulator.machine.disk import Call, CrashModel, PowerLost
 from tests.broker.desk import acknowledged
@@ -125,6 +126,17 @@ class TestCommit:
         commit(house, begin(house, *records), partitions=3)
         house.run()
         assert frames == [["TOPIC", "RECORDS"], ["TOPIC"] * 7 + ["RECORDS"] * 21]
+
+    def test_large_records_of_new_topics_are_one_frame(self) -> None:
+        """A new topic after more than a mebibyte of records ended the frame before them."""
+        house = House(options=WalOptions(segment_bytes=32 << 20, free_bytes_min=0))
+        transaction = begin(house, *[(f"t{number}", b"x" * 700 * KIB) for number in range(6)])
+        house.run()
+        frames = house.broker.group_commit.frames
+        commit(house, transaction)
+        house.run()
+        assert house.broker.group_commit.frames == frames + 1
+        assert all(contents(house, f"t{number}") == [[b"x" * 700 * KIB]] for number in range(6))
 
 
 class TestPower:
