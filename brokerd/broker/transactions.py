@@ -38,6 +38,9 @@ OPEN_BYTES = 4096
 PARTITIONS_MAX = 10_000
 """Most partitions of all topics of a transaction. It bounds the time of a commit."""
 
+NEW_TOPICS_MAX = 1_000
+"""Most topics that a commit creates: 18 ms of one reactor turn."""
+
 ACTIVE = "active"
 COMMITTED = "committed"
 ABORTED = "aborted"
@@ -59,6 +62,7 @@ class Transaction:
         "commit_waits",
         "end_seconds",
         "held_bytes",
+        "new_topics",
         "number",
         "partitions",
         "state",
@@ -80,6 +84,8 @@ class Transaction:
         """Values by topic, in the order in which they came."""
         self.partitions = 0
         """Number of partitions of all its topics, when it was last used."""
+        self.new_topics = 0
+        """Number of its topics that did not exist then."""
         self.held_bytes = OPEN_BYTES
 
     @property
@@ -156,6 +162,11 @@ class Transactions:
             topic = self._topic(topic_name)
             if topic is None:
                 check_topic_name(topic_name)
+                if transaction.new_topics >= NEW_TOPICS_MAX:
+                    raise LimitExceeded(
+                        f"a transaction creates at most {NEW_TOPICS_MAX} topics; create the topics "
+                        "before it, or commit, and go on in another transaction"
+                    )
             else:
                 partitions = len(topic.partitions)
             if transaction.partitions + partitions > PARTITIONS_MAX:
@@ -173,6 +184,7 @@ class Transactions:
         if values is None:
             values = transaction.values[topic_name] = []
             transaction.partitions += partitions
+            transaction.new_topics += topic is None
         values.append(value)
         transaction.held_bytes += added
         self._held_bytes += added

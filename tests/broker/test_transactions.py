@@ -11,6 +11,7 @@ from brokerd.broker import BrokerSettings, Congested
 from brokerd.broker.model.topics import TopicSettings
 from brokerd.broker.transactions import (
     HELD_BYTES_MAX,
+    NEW_TOPICS_MAX,
     OPEN_BYTES,
     PARTITIONS_MAX,
     RECORD_BYTES,
@@ -355,6 +356,21 @@ class TestLimits:
             "may have 10000 partitions together",
         )
         assert "k" not in transaction.topics
+
+    def test_it_creates_so_many_topics(self) -> None:
+        """10,000 new ones held the reactor for 0.25 s. Topics that exist do not count."""
+        house = House()
+        transactions = house.broker.transactions
+        house.broker.topics.create("a", 1)
+        transaction = begin(house, *[(f"t{number}", b"1") for number in range(NEW_TOPICS_MAX)])
+        transactions.produce(transaction, "t0", b"2", 1)
+        transactions.produce(transaction, "a", b"3", 1)
+        refused(
+            lambda: transactions.produce(transaction, "one more", b"1", 1),
+            LimitExceeded,
+            "a transaction creates at most 1000 topics",
+        )
+        assert len(commit(house, transaction)) == NEW_TOPICS_MAX
 
     def test_names_and_limits_of_topics_hold(self) -> None:
         """Also for several new ones at once; a refused commit leaves nothing behind."""

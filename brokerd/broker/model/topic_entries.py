@@ -25,8 +25,8 @@ def topic_created_entry(topic: Topic) -> Entry:
         "name": topic.name,
         "partitions": len(topic.partitions),
     }
-    if topic.settings.given():
-        fields["settings"] = topic.settings.given()
+    if settings := topic.settings.given():
+        fields["settings"] = settings
     if topic.internal_of:
         fields["internal_of"] = topic.internal_of
     return _entry(topic, 0, **fields)

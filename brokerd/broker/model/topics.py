@@ -105,8 +105,7 @@ class TopicSettings:
 
     def given(self) -> dict[str, Any]:
         """Return the settings that are not None, by name, for the log and snapshots."""
-        values = {field.name: getattr(self, field.name) for field in fields(self)}
-        return {name: value for name, value in values.items() if value is not None}
+        return {name: value for name in _SETTINGS if (value := getattr(self, name)) is not None}
 
     def over(self, defaults: TopicSettings) -> TopicSettings:
         """Return these settings, with values of ``defaults`` in place of None."""
@@ -115,13 +114,16 @@ class TopicSettings:
     @classmethod
     def read(cls, given: Mapping[str, Any]) -> TopicSettings:
         """Return the settings that `given` describes. Raises `NewerFormat` for an unknown name."""
-        known = {field.name for field in fields(cls)}
-        unknown = sorted(given.keys() - known)
+        unknown = sorted(given.keys() - set(_SETTINGS))
         if unknown:
             raise NewerFormat(
                 f"topic setting {unknown[0]!r} is not known to this version; upgrade brokerd"
             )
         return cls(**given)
+
+
+_SETTINGS = tuple([field.name for field in fields(TopicSettings)])
+"""The names of all settings."""
 
 
 def check_settings(settings: TopicSettings) -> None:
