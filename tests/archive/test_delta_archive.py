@@ -530,6 +530,40 @@ def test_open_files_are_bounded(world: World, monkeypatch: pytest.MonkeyPatch) -
         assert len(os.listdir("/proc/self/fd")) <= before + 3
 
 
+def test_files_that_no_version_needs_free_their_disk_space(world: World) -> None:
+    """An open file keeps its space on the disk, and its rows in memory, after its deletion."""
+    archive = world.archive
+    assert isinstance(archive, DeltaArchive)
+    own_file = world.add(own(0, 10))
+    kept = world.add(Range(2, 0, 0, 5))
+    shared = world.add(*(Range(topic, 0, 0, 5) for topic in (1, 17)))
+    view = world.view
+    for topic_id in (1, 2, 17):
+        assert len(read_all(view, topic_id, 0)) >= 5
+        view.offset_of_size(topic_id, 0, 5, 1 << 20)
+    assert is_open(world.path(own_file)) and is_open(world.path(shared))
+    world.replace([own_file, shared], own(0, 10), without=frozenset({3}))
+    world.table.vacuum(0, NOW_MS * 1000)
+    assert world.view is not view
+    names = [str(name) for name in open_names()]
+    assert not [name for name in names if "(deleted)" in name and str(world.root) in name]
+    assert is_open(world.path(kept)), "the newest version has it"
+    cache = archive.open_files
+    caches = (cache._files, cache._ranges, cache._groups, cache.sizes)
+    paths = [key if isinstance(key, str) else key[0] for one in caches for key in one.all_keys()]
+    assert set(paths) == {kept.path}
+
+
+def is_open(path: Path) -> bool:
+    return path in open_names()
+
+
+def open_names() -> list[Path]:
+    """Return the files that this process has open."""
+    descriptors = Path("/proc/self/fd").iterdir()
+    return [Path(os.readlink(one)) for one in descriptors if one.is_symlink()]
+
+
 def test_an_lsn_of_a_record_is_that_where_its_row_group_begins(world: World) -> None:
     """Offsets are the LSNs here; a row group of the shared file begins at offset 5."""
     world.add(own(100, 200))

@@ -24,6 +24,14 @@ def test_one_value_is_kept_however_large_it_is() -> None:
     assert (recent.get("a"), recent.get("b")) == (None, "B")
 
 
+def test_dropped_values_free_their_bytes() -> None:
+    recent: LruCache[str] = LruCache(9, 100)
+    for key in ("a", "b", "c"):
+        recent.put(key, key.upper(), 30)
+    recent.drop(["a", "c", "d"])
+    assert (recent.all_keys(), recent.used_bytes) == (["b"], 30)
+
+
 @given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 50))))
 def test_neither_limit_is_passed(puts: list[tuple[int, int]]) -> None:
     recent: LruCache[int] = LruCache(5, 100)

@@ -62,6 +62,8 @@ class DeltaArchive:
                 return None
             events = self._read_events()
             before, self._seen = self._seen, (records, events)
+            if events is not None and (before is None or before[1] is not events):
+                self.event_files.retain(events.files["path"])
             if self._view is not None and before is not None:
                 if before[0] is records and before[1] is events:
                     return self._view
@@ -69,6 +71,7 @@ class DeltaArchive:
                     self._view = DeltaArchiveView(self, self._view.map, records, events)
                     return self._view
             self._view = DeltaArchiveView(self, FileMap(records.files), records, events)
+            self.open_files.retain(records.files["path"])
             pa.default_memory_pool().release_unused()  # memory of reading the logs
             return self._view
 

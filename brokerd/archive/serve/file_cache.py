@@ -9,9 +9,12 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left, bisect_right
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from brokerd.archive.contract.layout import Range
 from brokerd.archive.contract.view import ArchiveUnavailable
@@ -100,6 +103,21 @@ class FileCache:
             self._ranges.put(path, ranges, ranges.size)
         return ranges
 
+    def retain(self, live: pa.ChunkedArray) -> None:
+        """Forget all files but those of the newest version.
+
+        An open file keeps its space on the disk after its deletion, and the other caches its rows.
+
+        :param live: the paths of these files.
+        """
+        caches: tuple[LruCache[Any], ...] = (self._files, self._ranges, self._groups, self.sizes)
+        keys = [one.all_keys() for one in caches]
+        paths = sorted({_path_of(key) for some in keys for key in some})
+        is_live = pc.is_in(pa.array(paths, pa.string()), value_set=live.combine_chunks())
+        gone = {path for path, stays in zip(paths, is_live.to_pylist(), strict=True) if not stays}
+        for cache, some in zip(caches, keys, strict=True):
+            cache.drop(key for key in some if _path_of(key) in gone)
+
     def check(self, path: str, size: int) -> None:
         """Check that a file exists with the expected size and a sound footer."""
         if self._files.get(path) is None:
@@ -113,3 +131,9 @@ class FileCache:
             raise ArchiveUnavailable(f"{full} cannot be read: {error.strerror}") from error
         if found != size:
             raise ArchiveUnavailable(f"{full} has {found} bytes, not {size}; restore it")
+
+
+def _path_of(key: Any) -> str:
+    """Return the path in the key of a cache."""
+    path: str = key if isinstance(key, str) else key[0]
+    return path

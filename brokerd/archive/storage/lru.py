@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterable
 from typing import Generic, TypeVar
 
 Value = TypeVar("Value")
@@ -39,6 +39,18 @@ class LruCache(Generic[Value]):
                 return None
             self._values.move_to_end(key)
             return found[0]
+
+    def all_keys(self) -> list[Hashable]:
+        """Return the keys of all values."""
+        with self._lock:
+            return [*self._values]
+
+    def drop(self, keys: Iterable[Hashable]) -> None:
+        """Evict the values of some keys."""
+        with self._lock:
+            for key in keys:
+                _, size = self._values.pop(key, (None, 0))
+                self.used_bytes -= size
 
     def put(self, key: Hashable, value: Value, size: int) -> None:
         """Cache a value of ``size`` bytes, and evict older values."""
