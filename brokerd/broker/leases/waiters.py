@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
+from itertools import islice
 
 from brokerd.broker.callbacks import run_callback
 from brokerd.broker.clock import Clock, Timer
 
 TURN_ATTEMPTS = 1_000
-"""The most waiters that try in one reactor turn."""
+"""The most waiters that try, or that a deleted topic ends, in one reactor turn."""
 
 TURN_SECONDS = 0.010
 """The longest time of their attempts in one turn. Others try in later turns, in order."""
@@ -68,6 +69,9 @@ class Waiters:
         """Groups with waiters that must try, by names of topic and group."""
         self._is_serving = False
         self._call: Timer | None = None
+        self._ended: dict[Waiter, None] = {}
+        """Waiters of deleted topics that were not told yet."""
+        self._end_call: Timer | None = None
 
     def __bool__(self) -> bool:
         return bool(self._topics)
@@ -91,19 +95,38 @@ class Waiters:
 
     def forget(self, name: str, group: str, waiter: Waiter) -> None:
         """Remove a waiter, and its topic and group if they have no other."""
+        self.count -= 1
+        if waiter in self._ended:
+            del self._ended[waiter]
+            return
         groups = self._topics[name]
         del groups[group][waiter]
-        self.count -= 1
         if not groups[group]:
             del groups[group]
         if not groups:
             del self._topics[name]
 
     def end(self, name: str) -> None:
-        """Time out all waiters of a deleted topic."""
-        for queue in list(self._topics.get(name, {}).values()):
-            for waiter in list(queue):
+        """Time out all waiters of a deleted topic: some now, the others in later turns.
+
+        None of them tries again, also not for a new topic of this name.
+        """
+        for queue in self._topics.pop(name, {}).values():
+            self._ended.update(queue)
+        if self._end_call is None:
+            self._end_some()
+
+    def _end_some(self) -> None:
+        """Time out ended waiters up to the limits of one reactor turn; schedule the others."""
+        self._end_call = None
+        until = self.clock.seconds() + TURN_SECONDS
+        for waiter in list(islice(self._ended, TURN_ATTEMPTS)):
+            if waiter in self._ended:  # no earlier one cancelled it
                 waiter.give_up()
+            if self.clock.seconds() > until:
+                break
+        if self._ended:
+            self._end_call = self.clock.callLater(0, self._end_some)
 
     def serve(self, names: Iterable[str]) -> None:
         """Let waiters of these topics try: in each group, until an attempt finds nothing."""
