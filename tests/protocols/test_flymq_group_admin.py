@@ -8,6 +8,7 @@ from brokerd.broker import Congested
 from brokerd.broker.model.topics import ConsumerGroup
 from brokerd.codecs import flymq
 from brokerd.protocols.flymq.connection import FlymqSettings
+from brokerd.protocols.flymq.group_admin import STEP_TOPICS
 from brokerd.security.audit import AUDIT_TOPIC
 from tests.protocols.flymq_desk import FlymqHouse, SteppedHouse
 from tests.protocols.flymq_guarded import GuardedHouse
@@ -107,6 +108,41 @@ class TestLists:
         house.run()
         listed = house.only(flymq.ListGroups()).groups
         assert [one.group for one in listed] == [f"g{number:04}" for number in range(3_000)]
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [flymq.ListGroups(), flymq.DescribeGroup("g", None), flymq.DeleteGroup("g")],
+    ids=["list", "describe", "delete"],
+)
+def test_all_topics_are_looked_at_in_slices(request_: object) -> None:
+    """Each of these requests sorted the names of all topics in one step."""
+    house = SteppedHouse()
+    house.steps.look_seconds = 0.01
+    for number in range(3 * STEP_TOPICS):
+        house.broker.topics.create(f"t{number:05}")
+        if number % 500 == 0:
+            house.run()
+    for topic in ("t02000", "t00100"):
+        house.broker.groups.commit_offset(topic, "g", 0, 1)
+    house.run()
+    client = house.client()
+    client.send(request_)
+    house.run()
+    steps = 0
+    while house.steps.waiting:
+        house.steps.step()
+        house.run()
+        steps += 1
+    (answer,) = client.answers()
+    assert steps >= 6
+    if isinstance(answer, flymq.JavaGroup):
+        assert answer.topics == ("t00100", "t02000")
+    elif isinstance(answer, flymq.Groups):
+        assert [one.topic for one in answer.groups] == ["t00100", "t02000"]
+    else:
+        assert answer == DONE
+        assert not any(topic.groups for topic in house.broker.topics.all())
 
 
 class TestDescriptions:

@@ -33,6 +33,8 @@ from brokerd.values import RESERVED_PREFIX
 
 GROUP_BYTES_MIN, OFFSET_BYTES = 14, 12
 """Smallest size of a group in an answer, and the size of each of its offsets."""
+STEP_TOPICS = 1_000
+"""Topics that one step of a request without a topic looks at: half a millisecond."""
 MEMBERS, NO_MEMBERS = "Stable", "Empty"
 """Kafka's states of a group with and without members, for the Java SDK's layout."""
 
@@ -47,7 +49,11 @@ def list_groups(connection: RequestConnection, request: ListGroups) -> bytes:
 def _collect(broker: Broker) -> Steps[list[Group]]:
     found: list[Group] = []
     size = 0
-    for topic in _topics(broker):
+    for topic_name in (yield from _topic_names(broker)):
+        yield None
+        topic = broker.topics.find(topic_name)
+        if topic is None:  # deleted meanwhile
+            continue
         for name in (yield from sorted_names(topic.groups)):
             group = topic.groups.get(name)
             if name and group is not None:
@@ -63,7 +69,11 @@ def describe_group(connection: RequestConnection, request: DescribeGroup) -> byt
     """DESCRIBE_GROUP: one group, in the layout of the request."""
     topic, name = request.topic, request.group
     _require(connection, topic)
-    found = list(_groups_of_name(connection.broker, topic, name))
+    if topic:
+        found = _groups_in(connection.broker, topic, name)
+    else:
+        steps = partial(_groups_of_name, connection.broker, name)
+        found = [group for group in connection.run_steps(request, steps) if not group.deleted]
     if not found:
         raise _not_found(topic, name)
     one: Group | JavaGroup = _group(found[0]) if topic is not None else _java_group(found)
@@ -81,7 +91,11 @@ def delete_group(connection: RequestConnection, request: DeleteGroup) -> bytes:
 def _delete_groups(connection: RequestConnection, request: DeleteGroup) -> Steps[int]:
     """Delete groups and return their number."""
     broker, count = connection.broker, 0
-    for group in list(_groups_of_name(broker, request.topic, request.group)):
+    if request.topic:
+        groups = _groups_in(broker, request.topic, request.group)
+    else:
+        groups = yield from _groups_of_name(broker, request.group)
+    for group in groups:
         if group.deleted:
             continue
         topic = group.topic.name
@@ -107,25 +121,45 @@ def _require(connection: RequestConnection, topic: str | None) -> None:
         connection.access.require_server(ADMIN)
 
 
-def _topics(broker: Broker) -> list[Topic]:
-    """Return the topics that FlyMQ can name, sorted, without the broker's own."""
-    found = [
-        topic
-        for topic in broker.topics.all()
-        if topic.name not in NO_NAMES and not topic.name.startswith(RESERVED_PREFIX)
-    ]
-    return sorted(found, key=lambda topic: topic.name)
+def _topic_names(broker: Broker) -> Steps[Iterator[str]]:
+    """Return the names of topics that FlyMQ can name, sorted, without the broker's own."""
+    names = yield from _names_where(broker, lambda topic: True)
+    return (yield from sorted_names(names))
 
 
-def _groups_of_name(broker: Broker, topic_name: str | None, name: str) -> Iterator[ConsumerGroup]:
-    """Yield the groups of a name, of one topic or of all topics."""
-    topic = broker.topics.find(topic_name) if topic_name else None
-    if not name or (topic_name and topic is None):
-        return
-    for one in _topics(broker) if topic is None else [topic]:
-        group = one.groups.get(name)
-        if group is not None:
-            yield group
+def _names_where(broker: Broker, is_wanted: Callable[[Topic], bool]) -> Steps[list[str]]:
+    topics, names = list(broker.topics.all()), list[str]()
+    for first in range(0, len(topics), STEP_TOPICS):
+        names += [
+            topic.name
+            for topic in topics[first : first + STEP_TOPICS]
+            if is_wanted(topic)
+            and topic.name not in NO_NAMES
+            and not topic.name.startswith(RESERVED_PREFIX)
+        ]
+        yield None
+    return names
+
+
+def _groups_in(broker: Broker, topic_name: str, name: str) -> list[ConsumerGroup]:
+    """Return the group of a topic, or none."""
+    topic = broker.topics.find(topic_name)
+    group = None if topic is None or not name else topic.groups.get(name)
+    return [] if group is None else [group]
+
+
+def _groups_of_name(broker: Broker, name: str) -> Steps[list[ConsumerGroup]]:
+    """Return the groups of a name in all topics, by topic."""
+    if not name:
+        return []
+    names = yield from _names_where(broker, lambda topic: name in topic.groups)
+    found: list[ConsumerGroup] = []
+    for one in (yield from sorted_names(names)):
+        yield None
+        topic = broker.topics.find(one)
+        if topic is not None and name in topic.groups:
+            found.append(topic.groups[name])
+    return found
 
 
 def _group(group: ConsumerGroup) -> Group:
