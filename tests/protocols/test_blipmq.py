@@ -13,7 +13,9 @@ from brokerd.codecs import blipmq as bm
 from brokerd.errors import NoSpace
 from brokerd.protocols.base.connection import Limits
 from brokerd.protocols.blipmq.connection import BlipmqFactory, BlipmqSettings
+from brokerd.security import OPEN
 from brokerd.security.audit import AUDIT_TOPIC
+from brokerd.security.quotas import Quota
 from brokerd.values import Encoding, Format
 from brokerd.wal import WalOptions
 from simulator.machine.disk import SimDisk
@@ -623,6 +625,10 @@ class TestLookingBack:
         monkeypatch.setattr(house.broker.subscriptions, "start_offsets_at", fail)
         answers = client.ask(bm.Subscribe(3, "t", 1), bm.Ping(4))
         assert answers == [nack(3, 500, "subscribe failed: I/O error"), bm.Pong(4)]
+        house.broker.quotas.put(OPEN, Quota("default", "*", requests=1_000))
+        client.ask(bm.Subscribe(5, "t", 1), bm.Publish(6, 1, "t", b"y"), bm.Subscribe(7, "t", 1))
+        (quota,) = house.broker.quotas.status()
+        assert quota["requests"] == 3  # the refused ones count, and so does the next
 
     def test_a_connection_that_goes_meanwhile_makes_none(self) -> None:
         house = BlipmqHouse(self.SETTINGS)

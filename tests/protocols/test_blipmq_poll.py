@@ -16,6 +16,8 @@ from brokerd.protocols.base.leasing import GONE_MAX
 from brokerd.protocols.blipmq.connection import BlipmqSettings
 from brokerd.protocols.blipmq.poll import RUN_LEASES_MAX, split_tag, tag_of
 from brokerd.protocols.mamamia.connection import MamamiaFactory
+from brokerd.security import OPEN
+from brokerd.security.quotas import Quota
 from brokerd.values import Format
 from tests.broker.desk import produce
 from tests.house import Client
@@ -462,9 +464,13 @@ class TestFromDisk:
     def test_a_disk_that_does_not_answer_costs_one_poll(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        _, client, one = self.read_fails(monkeypatch, OSError("I/O error"))
-        assert client.ask(bm.Poll(6, one), bm.Ping(7)) == [bm.Pong(7)]
-        assert client.poll_all(one) == [b"a", b"b"]
+        house, client, one = self.read_fails(monkeypatch, OSError("I/O error"))
+        house.broker.quotas.put(OPEN, Quota("default", "*", requests=1_000))
+        answers = client.ask(bm.Poll(6, one), bm.Poll(8, one), bm.Ping(7))
+        assert answers == [bm.Publish(1, 1, "t", b"a"), bm.Pong(7)]
+        (quota,) = house.broker.quotas.status()
+        assert quota["requests"] == 2  # the first one counts, and so does the next
+        assert client.poll_all(one) == [b"b"]
 
     def test_a_subscription_deleted_meanwhile_is_unknown(
         self, monkeypatch: pytest.MonkeyPatch

@@ -402,6 +402,7 @@ class BlipmqConnection(PollConnection):
             return
         if error is not None:
             self.frames.pop(0)
+            self.used_quota()
             self._nack(frame, Code.FAILED, f"subscribe failed: {error}")
         self._start_offsets = start_offsets
         self.unhold(Hold.IN_PROGRESS)

@@ -335,6 +335,7 @@ class PollConnection(FrameConnection[bytes, FrameLengthError]):
             self._damaged = place, failure
         elif failure is not None and not isinstance(failure, RecordRemoved):
             self.frames.pop(0)  # the disk may give it another time, to another POLL
+            self.used_quota()
         self.unhold(Hold.IN_PROGRESS)
 
     def _go_on(self) -> None:
