@@ -15,13 +15,16 @@ import pytest
 from deltalake import DeltaTable
 
 from brokerd.archive.cluster.runner import SparkRunner
-from brokerd.archive.delta.table import TableConflict
+from brokerd.archive.contract.layout import RECORDS
+from brokerd.archive.delta.table import Table, TableConflict
+from brokerd.archive.delta.vacuum import HOUR_MS
 from brokerd.archive.erase import EraseReport
 from brokerd.archive.job import run_job
 from brokerd.archive.storage.address import ObjectAddress
 from brokerd.archive.storage.store import open_store
 from tests.archive.data import Data
 from tests.archive.inline import ingest_inline, map_here
+from tests.archive.making import LOG_ID
 from tests.archive.test_erase import KEY, SETTINGS, erase, fill, is_of_key, rows
 from tests.archive.test_job import job_of
 from tests.archive.test_typed_tables import TYPED, Orders
@@ -64,6 +67,31 @@ def test_an_erasure_deletes_no_file_that_a_rollup_commits_later(
     found = rows(bucket)
     assert len(found) == len(left) + 1
     assert [row for row in found if row in left] == left
+
+
+def test_a_vacuum_deletes_no_file_that_a_rollup_commits_later(
+    data: Data, bucket: ObjectAddress
+) -> None:
+    """Also with 0 hours. Files of a day ago go: no run holds files without a commit so long."""
+    before = fill(data, bucket)
+    data.append(1, 0, b"new", keys=[b"other"])
+    data.log.seal()
+    data.publish()
+    rival = Table(bucket, RECORDS, LOG_ID)
+    store = open_store(rival.path)
+
+    def vacuum(name: str) -> None:
+        if name == "before records commit":
+            newest_ms = max(entry.changed_ms for entry in store.list())
+            assert rival.vacuum(0, newest_ms + 1) == []
+
+    ingest_inline(bucket, data.wal, data.bounds(), SETTINGS, vacuum)
+    assert len(rows(bucket)) == len(before) + 1
+    path = "bucket=1/unfinished.parquet"
+    store.put(path, b"")
+    changed_ms = store.stat(path).changed_ms
+    assert rival.vacuum(0, changed_ms + 24 * HOUR_MS) == []
+    assert rival.vacuum(0, changed_ms + 24 * HOUR_MS + 1) == [path]
 
 
 def test_an_erasure_deletes_no_file_of_a_typed_table_that_a_rollup_commits_later(

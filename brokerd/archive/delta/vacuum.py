@@ -16,6 +16,9 @@ from brokerd.archive.storage.address import Place
 from brokerd.archive.storage.store import Entry, Store, open_store
 
 HOUR_MS = 3_600_000
+BUCKET_HOURS = 24
+"""The least age of a deleted file in a bucket: a run of another machine, which no lock keeps out,
+may commit a younger one."""
 LOG_HOURS = 7 * 24
 """The least age of a deleted commit."""
 
@@ -32,11 +35,13 @@ def vacuum(table: Place, live: Collection[str], hours: int, now_ms: int) -> list
     cutoff_ms = now_ms - hours * HOUR_MS
     log = list(store.list(COMMITS, hidden=True))
     kept = {*live, *_removed_since(store, log, cutoff_ms)}
+    least_hours = hours if store.is_local else max(hours, BUCKET_HOURS)
+    young_ms = now_ms - least_hours * HOUR_MS
     found = [
         entry.path
         for entry in store.list()
         if entry.path.endswith(".parquet")
-        and entry.changed_ms < cutoff_ms
+        and entry.changed_ms < young_ms
         and entry.path not in kept
     ]
     store.delete(found)
