@@ -137,6 +137,49 @@ class TestWhatGoes:
         assert not set(before) & set(segments(house)), "snapshots were taken for it"
         assert house.broker.status()["snapshots_written"] >= 2
 
+    @pytest.mark.parametrize("removed", [False, True])
+    def test_snapshots_written_during_a_run_start_the_next_one(
+        self, removed: bool, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The run finds too little for a snapshot of its own."""
+        archive = CountedArchive()
+        few = settings(delete_segments=not removed, snapshot_interval_bytes=1 << 40)
+        house = make(archive, settings=few)
+        fill(house, 40)
+        house.wal.seal()
+        house.run()
+        (before,) = segments(house)
+        lsn = house.wal.appended_lsn
+        produce(house, "u", b"0")
+        house.run()
+        house.pass_time(EVERY_SECONDS + 1, step=0.5)
+        bounds = decode_bounds(bytes(house.disk.content(f"{STATE_DIR}/bounds")))
+        assert bounds.lsn >= lsn
+        thread = house.readers if removed else house.archive_threads
+        step = thread.step
+        with monkeypatch.context() as patch:
+            patch.setattr(thread, "step", lambda: False)
+            archive.roll_up(house)
+            if removed:
+                (partition,) = house.broker.topics.existing("t").partitions
+                house.broker.topics.trim("t", 0, partition.next_offset)
+            while house.broker.status()["archive"]["records_lsn"] < lsn:
+                house.pass_time(0.1, step=0.1)
+                if not removed:
+                    step()
+            house.run()
+            for _ in range(2):
+                produce(house, "u", b"1")
+                house.run()
+                house.broker.snapshotter.begin()
+                produce(house, "u", b"1")
+                house.run()
+            assert house.broker.status()["snapshots_written"] == 2
+            assert before in segments(house), "the run is under way"
+            assert house.broker.segment_cleaner.waiting_bytes == 0
+        house.run()
+        assert before not in segments(house)
+
     def test_records_that_were_removed_need_no_archive(self) -> None:
         archive = CountedArchive()
         house = make(archive)

@@ -109,7 +109,7 @@ class SegmentCleaner:
         """Run also after each archive version, and when the disk is full.
 
         Run after each snapshot and after each write of the bounds, if segments wait for it. A run
-        that is under way goes by the earlier bounds, so after a write another run follows it.
+        that is under way goes by the earlier ones, so after a write another run follows it.
         """
         self._archive_refresher.on_version.append(self.wake)
         self._wal.on_disk_full = self._disk_full
@@ -231,14 +231,18 @@ class SegmentCleaner:
     # -- snapshots and bounds -------------------------------------------------------------------
 
     def _snapshot_written(self) -> None:
-        if self.waiting_bytes:
+        if self.waiting_bytes or self._is_under_way:
             self.wake()
 
     def _bounds_written(self) -> None:
         self._bounds_failed_at = None
-        is_running = self._is_running or self._archived_segment_cleaner.is_running
-        if self.bounds_waiting_bytes or is_running:
+        if self.bounds_waiting_bytes or self._is_under_way:
             self.wake()
+
+    @property
+    def _is_under_way(self) -> bool:
+        """Whether a run goes by the snapshot and the bounds of its beginning."""
+        return self._is_running or self._archived_segment_cleaner.is_running
 
     def _disk_full(self) -> None:
         self._shortage_number += 1
