@@ -474,6 +474,20 @@ def test_two_repairs_in_one_second_have_directories_of_their_own() -> None:
     assert copies == f"data/repair/{STAMP}-2"
 
 
+def test_the_names_of_the_copies_are_durable_before_the_first_change() -> None:
+    """A repair that was killed may have made the directories, and not synced them."""
+    disk = harmed("everything")
+    calls: list[tuple[str, str]] = []
+    disk.enter = lambda call: calls.append((call.name, call.path)) if call.name in CHANGES else None
+    run(disk)
+    changed = next(at for at, one in enumerate(calls) if not one[1].startswith(PATHS.repair))
+    while calls[changed] == ("sync_directory", "data"):
+        changed += 1
+    assert not calls[changed][1].startswith(PATHS.repair)
+    for directory in (f"{PATHS.repair}/{STAMP}", PATHS.repair, "data"):
+        assert ("sync_directory", directory) in calls[:changed]
+
+
 def test_a_sound_log_is_left_as_it_is() -> None:
     disk = log()
     before = disk.files()

@@ -54,8 +54,15 @@ class BackupWriter:
         self._items.append(facts | {"copy": None, "sha256": None})
 
     def finish(self, stamp: str) -> None:
-        """Write the list. The originals may change after that."""
+        """Write the list, durably. The originals may change after that.
+
+        The names of the directory and of its parent too: an earlier repair may have made them, and
+        ended before it synced them.
+        """
         self._disk.make_directory(self._directory)
         content = {"format": 1, "made": stamp, "items": self._items}
         data = json.dumps(content, indent=1).encode()
         write_atomically(self._disk, self._directory, MANIFEST, [data])
+        parent = os.path.dirname(self._directory)
+        for directory in (parent, os.path.dirname(parent)):
+            self._disk.sync_directory(directory)
