@@ -8,6 +8,8 @@ connection without any data is not logged: supervisors probe a port that way.
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Iterable
 from typing import Any
 
 from OpenSSL import SSL
@@ -18,18 +20,25 @@ from twisted.internet.interfaces import (
     IListeningPort,
     IOpenSSLServerConnectionCreator,
     IProtocolFactory,
+    IPushProducer,
     IStreamServerEndpoint,
 )
 from twisted.internet.protocol import connectionDone
 from twisted.internet.task import LoopingCall
 from twisted.logger import Logger
-from twisted.protocols.tls import BufferingTLSTransport, TLSMemoryBIOFactory
+from twisted.protocols.tls import (
+    BufferingTLSTransport,
+    TLSMemoryBIOFactory,
+    TLSMemoryBIOProtocol,
+)
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
 from brokerd.server.log_limit import WINDOW_SECONDS, LogLimit
 from brokerd.server.tls import Credentials
 
+PIECE_BYTES = 512 * 1024
+"""Most bytes of a large answer that are encrypted in one step, which takes about a millisecond."""
 REFRESH_SECONDS = 5.0
 """Interval of checks for changed files."""
 NO_TLS = "what came is not TLS"
@@ -89,12 +98,46 @@ class HandshakeLog:
         self._window = None
 
 
+@implementer(IPushProducer)
+class _PieceProducer:
+    """Stands between a TLS connection with waiting pieces and its producer.
+
+    The producer stays paused until the last piece is encrypted and sent.
+    """
+
+    def __init__(self, connection: TlsConnection, producer: Any) -> None:
+        self._connection = connection
+        self._producer = producer
+        self.is_paused = False
+        """Whether the socket below takes no more data."""
+        self._told = False
+
+    def pauseProducing(self) -> None:
+        self.is_paused = True
+        if not self._told:
+            self._told = True
+            self._producer.pauseProducing()
+
+    def resumeProducing(self) -> None:
+        self.is_paused = False
+        self._connection.encrypt_waiting()
+        if not self.is_paused and self._told:
+            self._told = False
+            self._producer.resumeProducing()
+
+    def stopProducing(self) -> None:
+        self._producer.stopProducing()
+
+
 class TlsConnection(BufferingTLSTransport):
     """The transport of a TLS connection.
 
     It reads two private attributes of Twisted, which has no public ones: whether the handshake is
     done, and why the connection ends. It also breaks two reference cycles of Twisted, so that a
     connection and its unsent data are freed when it ends.
+
+    `write_in_pieces` encrypts a large answer piece by piece, as the socket takes it. Then no answer
+    holds the reactor, and ciphertext takes little memory.
     """
 
     factory: TlsFactory
@@ -102,6 +145,88 @@ class TlsConnection(BufferingTLSTransport):
     """Fault of the client's certificate, or of the handshake."""
     _began = False
     _deadline: IDelayedCall | None = None
+    _pieces: _PieceProducer | None = None
+    waiting_bytes = 0
+    """Bytes that `write_in_pieces` has not encrypted yet."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._waiting: deque[bytes] = deque()
+        self._sent_of_first = 0
+
+    # -- large answers ------------------------------------------------------------------------
+
+    def write_in_pieces(self, parts: Iterable[bytes]) -> None:
+        """Send parts after all earlier writes, and later writes after them."""
+        self._aggregator.flush()
+        self.write = self._wait  # type: ignore[method-assign]
+        for part in parts:
+            self._wait(part)
+        if self._pieces is None or not self._pieces.is_paused:
+            self.encrypt_waiting()
+
+    def _wait(self, data: bytes) -> None:
+        self._waiting.append(data)
+        self.waiting_bytes += len(data)
+
+    def writeSequence(self, sequence: Iterable[bytes]) -> None:
+        self.write(b"".join(sequence))
+
+    def encrypt_waiting(self) -> None:
+        """Encrypt pieces until the socket takes no more; without a producer, all of them."""
+        pieces = self._pieces
+        while self._waiting:
+            TLSMemoryBIOProtocol.write(self, self._next_piece())
+            if pieces is not None and pieces.is_paused:
+                break
+        if not self._waiting:
+            self.write = self._aggregator.write  # type: ignore[method-assign]
+
+    def _next_piece(self) -> bytes:
+        """Take at most `PIECE_BYTES` of the waiting data. Small parts are joined."""
+        piece: list[bytes] = []
+        room = PIECE_BYTES
+        while self._waiting and room:
+            first = self._waiting[0]
+            part = first[self._sent_of_first : self._sent_of_first + room]
+            piece.append(part)
+            room -= len(part)
+            self._sent_of_first += len(part)
+            if self._sent_of_first == len(first):
+                self._waiting.popleft()
+                self._sent_of_first = 0
+        self.waiting_bytes -= PIECE_BYTES - room
+        return b"".join(piece)
+
+    def _encrypt_all(self) -> None:
+        """Encrypt what waits, before the connection closes or loses its producer."""
+        self._pieces, pieces = None, self._pieces
+        self.encrypt_waiting()
+        self._pieces = pieces
+
+    def _drop_waiting(self) -> None:
+        self._waiting.clear()
+        self.waiting_bytes = self._sent_of_first = 0
+
+    def registerProducer(self, producer: Any, streaming: bool) -> None:
+        if streaming:
+            producer = self._pieces = _PieceProducer(self, producer)
+        super().registerProducer(producer, streaming)
+
+    def unregisterProducer(self) -> None:
+        self._encrypt_all()
+        self._pieces = None
+        super().unregisterProducer()
+
+    def _shutdownTLS(self) -> None:
+        self._encrypt_all()
+        super()._shutdownTLS()
+
+    def abortConnection(self) -> None:
+        self._drop_waiting()
+        super().abortConnection()
+
+    # -- handshake and end --------------------------------------------------------------------
 
     def makeConnection(self, transport: Any) -> None:
         if self.factory.handshake_seconds:
@@ -128,8 +253,9 @@ class TlsConnection(BufferingTLSTransport):
             self.factory.handshake_log.add(
                 peer, self.problem or reason_text(self._reason or reason)
             )
+        self._drop_waiting()
         super().connectionLost(reason)
-        self._producer = None  # the protocol of this transport
+        self._producer = self._pieces = None  # they refer to the protocol of this transport
 
     def _tlsShutdownFinished(self, reason: Any) -> None:
         if reason is not None:  # its traceback refers to a frame with this object

@@ -75,7 +75,8 @@ def send_all(transport: Any, parts: Sequence[bytes]) -> None:
     """Send all parts in order; join small ones, and copy no large one.
 
     Of a plain connection, parts after the first `AT_ONCE_BYTES` are left to the reactor: a peer
-    that reads as fast as they are sent would hold it for 20 MB.
+    that reads as fast as they are sent would hold it for 20 MB. A TLS connection of brokerd gets a
+    large answer with ``write_in_pieces`` (``server/handshakes.py``), and encrypts it as it leaves.
     """
     if len(parts) == 1:
         send(transport, parts[0])
@@ -85,7 +86,11 @@ def send_all(transport: Any, parts: Sequence[bytes]) -> None:
     if size < LARGE_BYTES:
         send(transport, b"".join(parts))
         return
-    if size > AT_ONCE_BYTES and _is_plain(transport):
+    if size > AT_ONCE_BYTES and not _is_plain(transport):
+        if hasattr(transport, "write_in_pieces"):
+            transport.write_in_pieces(parts)
+            return
+    elif size > AT_ONCE_BYTES:
         count = bisect_right(list(accumulate(map(len, parts))), AT_ONCE_BYTES)
         parts, rest = parts[:count], parts[count:]
     small: list[bytes] = []
@@ -125,6 +130,9 @@ def send(transport: Any, data: bytes) -> None:
         if sent == len(data):
             return
         data = data[sent:]
+    if len(data) > AT_ONCE_BYTES and hasattr(transport, "write_in_pieces"):
+        transport.write_in_pieces((data,))
+        return
     transport.write(data)
 
 
@@ -222,10 +230,11 @@ def acknowledge(transport: Any) -> None:
 
 def unsent_bytes(transport: Any) -> int:
     """Return the bytes that were written and that the kernel has not taken; 0 if unknown."""
+    waiting_bytes = getattr(transport, "waiting_bytes", 0)
     if isinstance(transport, TLSMemoryBIOProtocol):
         transport = transport.transport
     data_bytes = len(getattr(transport, "dataBuffer", b"")) - getattr(transport, "offset", 0)
-    return int(data_bytes + getattr(transport, "_tempDataLen", 0))
+    return int(waiting_bytes + data_bytes + getattr(transport, "_tempDataLen", 0))
 
 
 def prepare(transport: Any) -> None:
