@@ -13,7 +13,7 @@ a frame of its own: call `GroupCommit.end_frame_early` first.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any, NamedTuple, NoReturn, Protocol
@@ -94,9 +94,11 @@ class ChangedPartitions(NamedTuple):
     partitions: dict[Partition, None]
     group_partitions: dict[GroupPartition, None]
 
-    def add(self, partitions: list[Partition], group_partitions: list[GroupPartition]) -> None:
+    def add(
+        self, partitions: list[Partition], group_partitions: dict[GroupPartition, None]
+    ) -> None:
         self.partitions.update(dict.fromkeys(partitions))
-        self.group_partitions.update(dict.fromkeys(group_partitions))
+        self.group_partitions.update(group_partitions)
 
 
 class FrameObserver(Protocol):
@@ -107,7 +109,7 @@ class FrameObserver(Protocol):
         ticket: int,
         entries: Sequence[Entry],
         partitions: Sequence[Partition],
-        group_partitions: Sequence[GroupPartition],
+        group_partitions: Collection[GroupPartition],
     ) -> None:
         """Observe the changes of a frame before they are encoded.
 
@@ -167,7 +169,8 @@ class GroupCommit:
         self._after_frame = after_frame
         self._entries: list[Entry] = []
         self._partitions: list[Partition] = []
-        self._group_partitions: list[GroupPartition] = []
+        self._group_partitions: dict[GroupPartition, None] = {}
+        """Group partitions with events for the next frame, in the order of their entries."""
         self._earlier_changes: ChangedPartitions | None = None
         """Changes in frames of this turn that `end_frame_early` appended."""
         self.gathered_bytes = 0
@@ -240,8 +243,14 @@ class GroupCommit:
             self._schedule()
         elif not self.gathered_bytes:
             self._expect_quiet()
-        self._group_partitions.append(group_partition)
+        self._group_partitions[group_partition] = None
         self.gathered_bytes += GROUP_EVENTS_OVERHEAD_BYTES
+
+    def move_to_end(self, group_partitions: Iterable[GroupPartition]) -> None:
+        """Let the events of these group partitions follow all others that the frame has so far."""
+        for group_partition in group_partitions:
+            del self._group_partitions[group_partition]
+            self._group_partitions[group_partition] = None
 
     def add_entry(self, entry: Entry) -> None:
         """Add a control entry. It comes before all records and events of this frame."""
@@ -535,7 +544,7 @@ class GroupCommit:
             group_partition.events_framed()
         self._entries = []
         self._partitions = []
-        self._group_partitions = []
+        self._group_partitions = {}
         self._framed_bytes += self.gathered_bytes
         self.gathered_bytes = 0
         if entries:

@@ -305,7 +305,7 @@ class Subscriptions:
             group_partition.store.delete()
             self._leases.add_new_events(group_partition, before)
         if group is not None:
-            self._state.remove_group(group)
+            self._leases.remove_group(group)
         del self._known[subscription.subscription_id]
 
     def _group(self, subscription: Subscription) -> ConsumerGroup | None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any, Literal, NamedTuple, Protocol
 
 import msgpack
@@ -203,7 +203,7 @@ class FrameTracer:
         ticket: int,
         entries: Sequence[Entry],
         partitions: Sequence[Partition],
-        group_partitions: Sequence[GroupPartition],
+        group_partitions: Collection[GroupPartition],
     ) -> None:
         """Observe the changes of a frame before they are encoded."""
         self._now = Moment(self._wall_ns(), self._monotonic_us())

@@ -12,6 +12,7 @@ from brokerd.broker import BrokerSettings, Congested, GroupPartition
 from brokerd.broker.calls import call_when_admitted
 from brokerd.broker.group_commit import GROUP_EVENTS_OVERHEAD_BYTES
 from brokerd.broker.leases.group_admin import RELEASE_MAX
+from brokerd.broker.subscriptions import GROUP_PREFIX
 from brokerd.errors import (
     InvalidName,
     InvalidRequest,
@@ -438,6 +439,37 @@ class TestDeletion:
         assert sorted(group_names(house)) == names
         assert [house.broker.overview.group_info("t", name)[:-3] for name in names] == before
         assert last_tokens(house) == tokens
+
+    @pytest.mark.parametrize("subscribes", [False, True])
+    def test_a_deletion_leaves_the_tokens_of_groups_that_began_before_it(
+        self, subscribes: bool
+    ) -> None:
+        """Also those that began in the same frame, in memory and after a replay."""
+        house = with_records(3, partitions=2)
+        group = "g"
+        if subscribes:
+            number = house.broker.subscriptions.subscribe(
+                "t", 1, 3, SECOND_US, 60 * SECOND_US, {0: 0, 1: 0}
+            )
+            group = f"{GROUP_PREFIX}{number}"
+        lease(house, group=group, limit=6)
+        house.run()
+        settle(house, 0, group=group)  # an event of this frame, before the others begin
+        house.broker.groups.seek("t", "packed", 1)
+        lease(house, group="open")
+        house.broker.groups.delete("t", group)
+        house.broker.groups.seek("t", "later", 1)
+        house.run()
+        tokens = last_tokens(house)
+        assert tokens == {
+            ("packed", 0): 0,
+            ("packed", 1): 0,
+            ("open", 0): 1,
+            ("open", 1): 3,  # it has not begun
+            ("later", 0): 3,
+            ("later", 1): 3,
+        }
+        assert last_tokens(house.crash()) == tokens
 
     def test_what_happens_in_the_turn_of_a_deletion_is_forgotten_with_the_group(self) -> None:
         house = with_records(3, partitions=2)

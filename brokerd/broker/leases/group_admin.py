@@ -174,7 +174,7 @@ class GroupAdmin:
             group_partitions=found.used(),
             change_packed=GroupPartition.delete_packed,
         )
-        self._state.remove_group(found)
+        self._leases.remove_group(found)
 
     # -- committed offsets -----------------------------------------------------------------------
 

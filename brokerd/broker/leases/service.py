@@ -615,6 +615,15 @@ class LeaseService:
             else:
                 self.add_to_frame(group_partition, size)
 
+    def remove_group(self, group: ConsumerGroup) -> None:
+        """Remove a group whose group partitions all have the event of its deletion for the frame.
+
+        In the frame, the deletion follows the events of groups that began before it. It raises the
+        token base of later groups only, and a replay must do the same.
+        """
+        self._group_commit.move_to_end(group.used())
+        self._state.remove_group(group)
+
     def serve_changed(self, changed: ChangedPartitions) -> None:
         """Let long polls lease the records of this frame, so that one commit serves both."""
         if self._waiters:
