@@ -398,8 +398,12 @@ class _Wiring:
             self.archive_threads,
             self.clock,
             self.settings.archive.poll_us,
-            PairingCheck(self.context, self.pin, self.damage_report.places).check,
+            self.pairing_check.check,
         )
+
+    @cached_property
+    def pairing_check(self) -> PairingCheck:
+        return PairingCheck(self.context, self.pin, self.damage_report.places)
 
     @cached_property
     def archive_reader(self) -> ArchiveReader:
@@ -436,6 +440,7 @@ class _Wiring:
             self.snapshot_writer,
             self.archive_threads,
             self.archive_refresher,
+            self.pairing_check,
             self.pin,
             self.bounds,
             self.topics.set_archived_ends,

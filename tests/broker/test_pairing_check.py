@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from twisted.logger import capturedLogs
 
@@ -10,19 +12,20 @@ from simulator.machine.bare import WAL_DIR as WAL
 from simulator.machine.disk import SimDisk
 from tests.broker.desk import produce
 from tests.broker.fakearchive import FakeArchive
+from tests.broker.shrinking import CHECK_SECONDS, KIB, SMALL, fill, settings
 from tests.house import House
 
 POLL_SECONDS = 5
 
 
-def make(archive: FakeArchive, disk: SimDisk | None = None) -> House:
+def make(archive: FakeArchive, disk: SimDisk | None = None, **changes: Any) -> House:
     def opened(log_id: str) -> Archive:
         archive.log_id = log_id
         for view in archive.versions:
             view.log_id = log_id
         return archive
 
-    return House(disk=disk, open_archive=opened)
+    return House(disk=disk, open_archive=opened, **changes)
 
 
 def archived(house: House, archive: FakeArchive) -> None:
@@ -67,6 +70,39 @@ def test_one_that_is_ahead_of_the_log_is_refused_also_when_the_log_catches_up() 
     assert "older copy" in str(told["error"])
     archive.cover((1, 0), 0, 9)
     assert not usable(house), "nor is its next version used"
+
+
+def test_the_segment_by_which_a_restart_refuses_it_again_stays() -> None:
+    """All records of the segment are removed, and no others that the archive claims to have."""
+    archive = FakeArchive()
+    few = settings(snapshot_interval_bytes=16 * KIB)
+    house = make(archive, settings=few, options=SMALL)
+    fill(house, 20)
+    older = house.disk.copy()
+    fill(house, 100)
+    archived(house, archive)
+    house = make(archive, older, settings=few, options=SMALL)
+    assert not usable(house)
+    fill(house, 400)
+    (partition,) = house.broker.topics.existing("t").partitions
+    house.broker.topics.trim("t", 0, partition.next_offset)
+    fill(house, 100)
+    lsn = archive.versions[-1].records_lsn
+
+    def proofs() -> list[int]:
+        return [s.first_lsn for s in house.wal.segments() if s.first_lsn < lsn <= s.end_lsn]
+
+    house.pass_time(2 * CHECK_SECONDS, step=0.5)
+    assert len(proofs()) == 1
+    assert len(house.wal.segments()) < 5, "the others are deleted"
+    assert not usable(make(archive, house.disk.copy(), settings=few, options=SMALL))
+    archive.versions.clear()
+    assert not usable(house)
+    archive.cover((1, 0), 0, 1, lsn=8)
+    assert usable(house)
+    archive.versions[-1].events_lsn = lsn
+    house.pass_time(2 * CHECK_SECONDS, step=0.5)
+    assert proofs() == []
 
 
 def test_another_that_was_made_in_its_place_is_used() -> None:

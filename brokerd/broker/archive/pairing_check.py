@@ -10,6 +10,9 @@ checks find such an archive:
 - The last archived segment has another id or end than the log's segment at that LSN. Each start of
   a broker begins a new segment with a new id. A segment that lost its end may seem to reach up to
   the next file, once its index is lost too; the lost part does not count.
+
+The log keeps that segment while the archive is refused. Without it, the next start would find
+nothing against the archive.
 """
 
 from __future__ import annotations
@@ -40,6 +43,12 @@ class PairingCheck:
         self._refused_lsn: int | None = None
         """The end LSN of the archive that the guard refused."""
         self._refused = ""
+        self._proof_lsn = 0
+        """The end LSN of the table ``records`` of the archive that was checked last."""
+
+    def needs(self, first_lsn: int, end_lsn: int) -> bool:
+        """Return whether a restart needs a segment of the log to refuse the archive again."""
+        return bool(self._refused) and first_lsn < self._proof_lsn <= end_lsn
 
     def check(self, view: ArchiveView | None) -> None:
         """Raise `ForeignArchive` if the archive does not match the current log.
@@ -52,6 +61,7 @@ class PairingCheck:
             return
         records = TableState(view.archive_id, view.records_lsn, view.segment_hash)
         self._pin.check(records)
+        self._proof_lsn = view.records_lsn
         lsn = max(view.records_lsn, view.events_lsn)
         if self._refused_lsn is None or lsn < self._refused_lsn:
             events = TableState(view.archive_id, view.events_lsn, 0)

@@ -7,7 +7,7 @@ reads and verifies that snapshot in each run. The removal of the records is dura
 `ArchivedSegmentCleaner` deletes segments whose records the archive holds, by the same snapshot.
 
 While an archive is in use, a segment without records stays until the archive holds its events,
-unless the disk is full.
+unless the disk is full. While an archive is refused, the segment that proves it wrong stays.
 
 `brokerd-rollup` learns the names of topics from ``state/bounds`` and from later segments. So a
 segment stays until the last written bounds cover it. When the disk is full, the cleaner requests
@@ -29,6 +29,7 @@ from twisted.logger import Logger
 
 from brokerd.broker.archive.access import ArchiveSettings
 from brokerd.broker.archive.bounds_writer import BoundsWriter
+from brokerd.broker.archive.pairing_check import PairingCheck
 from brokerd.broker.archive.pin import ArchivePin
 from brokerd.broker.archive.refresher import ArchiveRefresher
 from brokerd.broker.context import Context
@@ -57,6 +58,7 @@ class SegmentCleaner:
         snapshot_thread: WorkerPool,
         archive_thread: WorkerPool,
         archive_refresher: ArchiveRefresher,
+        pairing_check: PairingCheck,
         pin: ArchivePin,
         bounds: BoundsWriter | None,
         set_archived_ends: SetArchivedEnds,
@@ -69,6 +71,7 @@ class SegmentCleaner:
         self._read_threads = read_threads
         self._snapshot_thread = snapshot_thread
         self._archive_refresher = archive_refresher
+        self._pairing_check = pairing_check
         self._bounds = bounds
         self._archived_segment_cleaner = ArchivedSegmentCleaner(
             context.state,
@@ -198,6 +201,8 @@ class SegmentCleaner:
         if self._is_over(error):
             return
         assert found is not None
+        needs = self._pairing_check.needs
+        found = [one for one in found if not needs(one.segment.first_lsn, one.segment.end_lsn)]
         found = self._with_events(found)
         ready = [one for one in found if one.segment.end_lsn <= basis.snapshot_lsn]
         waiting = [one for one in found if one.segment.end_lsn > basis.snapshot_lsn]
