@@ -60,7 +60,7 @@ SWITCHING = frozenset({"create", "sync", "rename", "link", "unlink", "mkdir", "s
 
 
 class FiledArchive(SimArchive):
-    """The files of an archive. The faults of `SimArchive` but damage and older copies strike it."""
+    """The files of an archive. The faults of `SimArchive` but damage strike it."""
 
     has_files = True
 
@@ -69,6 +69,8 @@ class FiledArchive(SimArchive):
         self.disk = TreeDisk(str(ROOT.parent))
         self._names = world.chance("archive names")
         self._losses = world.chance("archive losses")
+        self._copies: list[tuple[int, list[str], dict[str, bytes]]] = []
+        """Copies of the whole archive: the LSN that both tables reach, directories, files."""
 
     @contextmanager
     def simulated(self) -> Iterator[None]:
@@ -93,6 +95,31 @@ class FiledArchive(SimArchive):
 
     def lose_power(self, model: CrashModel) -> None:
         self.disk.crash(model, self._losses)
+
+    def copy(self) -> None:
+        """Copy the whole archive, as an operator does between two rollups."""
+        self._copies.append((self.lsn(), self.disk.directories(), self.disk.files()))
+
+    def restore(self, lsn: int) -> None:
+        found = next((copy for copy in self._copies if copy[0] >= lsn), None)
+        if found is None:
+            return
+        _, directories, files = found
+        disk = self.disk
+        for path in (*disk.files(), *reversed(disk.directories())):
+            disk.unlink(path)
+        for path in directories:
+            disk.mkdir(path)
+        for path, data in files.items():
+            file = disk.create(path)
+            file.pwrite(data, 0)
+            file.sync()
+        for path in (disk.root, *directories):
+            disk.sync_directory(path)
+
+    def lsn(self) -> int:
+        view = self._view()
+        return 0 if view is None else min(view.records_lsn, view.events_lsn)
 
     def events_lsn(self) -> int:
         view = self._view()
@@ -270,6 +297,7 @@ class FiledArchiver(Archiver):
         except Exception:  # any error: the job ends with a traceback
             return [traceback.format_exc()]
         self.lots += report.ingest.lots
+        self._files.copy()
         self._world.trace(f"rollup done: {_counts_of(report)}")
         return [one for one in report.problems if NO_SPARK not in one]
 

@@ -92,8 +92,7 @@ class Archiver:
 
     def let_go_lsn(self) -> int:
         """Return the LSN below which the archive may have data that the log has lost."""
-        newest = self._archive.newest
-        archived_lsn = min(newest.records_lsn, newest.events_lsn)
+        archived_lsn = self._archive.lsn()
         deleted = [found for name in self._names() if (found := _DELETED.fullmatch(name))]
         let_go = (min(int(one[2]), archived_lsn) for one in deleted)
         return max(self._relied_lsn(), *let_go, 0)

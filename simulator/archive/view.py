@@ -102,6 +102,10 @@ class SimArchive:
     def newest(self) -> Version:
         return self.versions[-1] if self.versions else Version(-1, {})
 
+    def lsn(self) -> int:
+        """Return the LSN below which the newest version has all records and events."""
+        return min(self.newest.records_lsn, self.newest.events_lsn)
+
     def events_lsn(self) -> int:
         """Return the LSN below which the newest version has all events."""
         return self.newest.events_lsn

@@ -67,12 +67,9 @@ def add_archive(plan: Plan, context: DrawContext) -> Plan:
 def add_files(plan: Plan, chance: Chance) -> Plan:
     """Return the plan; some archives have real files now, which the real job writes.
 
-    These know neither damage nor older copies.
+    These do not know damage.
     """
-    is_plain = not any(
-        isinstance(fault, ArchiveDamage) or (isinstance(fault, ArchiveAway) and fault.older)
-        for fault in plan.faults
-    )
+    is_plain = not any(isinstance(fault, ArchiveDamage) for fault in plan.faults)
     if not (plan.settings.archive and chance.on(FILES) and is_plain):
         return plan
     return replace(plan, settings=replace(plan.settings, archive_files=True))

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from msgspec.structs import replace
 
 from simulator import plan
 from simulator.run import Result, run
-from tests.simulator.test_archive import SECOND, SETTINGS, plan_of
+from tests.simulator.test_archive import SECOND, SETTINGS, client, plan_of
 
 FILED = replace(SETTINGS, archive_files=True)
 
@@ -45,3 +47,27 @@ def test_a_power_loss_during_the_job_takes_no_archived_record(model: plan.PowerM
     result = play(job, loss)
     assert result.violations == []
     assert any("rollup killed" in line for line in result.lines)
+
+
+@pytest.mark.parametrize("at_seconds", [3, 5])
+def test_an_older_copy_of_the_files_is_filled_up_again(at_seconds: int) -> None:
+    """The next rollup archives again what the copy lacks, under versions that were there before."""
+    archived = {}
+    for older in (False, True):
+        away = plan.ArchiveAway(at_us=at_seconds * SECOND, for_us=14 * SECOND, older=older)
+        rollup = plan.Rollup(at_us=21 * SECOND, vacuums=True)
+        result = run(
+            plan_of(
+                away,
+                rollup,
+                settings=FILED,
+                end_us=22 * SECOND,
+                clients=(client("a", 1, think_us=300_000),),
+            )
+        )
+        assert result.violations == []
+        lines = iter(result.lines)
+        assert any(line.endswith("is back") or "is back, with" in line for line in lines)
+        counts = (re.search("rollup done: .* ([0-9]+) records, ", line) for line in lines)
+        archived[older] = next(int(found[1]) for found in counts if found)
+    assert archived[True] > archived[False]
