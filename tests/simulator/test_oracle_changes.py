@@ -12,6 +12,7 @@ import pytest
 from simulator.history.operations import (
     Cancel,
     ClockStep,
+    Compacted,
     Configure,
     ConfigureTopic,
     DeleteGroup,
@@ -363,6 +364,73 @@ def a_record_of_a_topic_whose_records_expire(story: Story, wrong: bool) -> None:
     story.produce(b"a")
     story.wait(2 * SECOND_US)
     story.acquire((0, b"a"))
+
+
+ANEW = Letter(Place(0, 0), "given_up", 0, 1)
+
+
+def give_up_after_a_seek(story: Story) -> None:
+    """Seek to the start, give record 0 up without a lease, and list it with counters from zero."""
+    story.change(Seek, to="start")
+    story.settle(0, success=False, dead=True)
+    story.letters(ANEW)
+
+
+@breaks("P4-letter")
+def an_expired_record_that_an_acquire_passed_over_and_a_seek_opened(
+    story: Story, wrong: bool
+) -> None:
+    story.produce(Message(b"a", ttl_us=2 * SECOND_US))
+    story.acquire((0, b"a"))
+    story.wait(3 * SECOND_US)
+    if not wrong:
+        story.acquire()
+    give_up_after_a_seek(story)
+
+
+@breaks("P4-letter")
+def a_record_that_a_seek_opened_before_it_expired(story: Story, wrong: bool) -> None:
+    story.produce(Message(b"a", ttl_us=HOUR_US if wrong else 2 * SECOND_US))
+    story.acquire((0, b"a"))
+    story.wait(3 * SECOND_US)
+    story.acquire()
+    give_up_after_a_seek(story)
+
+
+@breaks("P4-letter")
+def an_expired_record_that_no_acquire_passed_over_because_of_its_lease(
+    story: Story, wrong: bool
+) -> None:
+    story.produce(Message(b"a", ttl_us=2 * SECOND_US))
+    story.acquire((0, b"a"), duration_us=(9 if wrong else 1) * SECOND_US)
+    story.wait(3 * SECOND_US)
+    story.acquire()
+    give_up_after_a_seek(story)
+
+
+@breaks("P4-letter")
+def an_expired_record_that_no_acquire_passed_over_because_of_its_delay(
+    story: Story, wrong: bool
+) -> None:
+    story.produce(Message(b"a", ttl_us=2 * SECOND_US))
+    story.acquire((0, b"a"))
+    story.settle(0, success=False, delay_us=(9 if wrong else 1) * SECOND_US)
+    story.wait(3 * SECOND_US)
+    story.acquire()
+    give_up_after_a_seek(story)
+
+
+@breaks("P4-letter")
+def a_compacted_record_that_an_acquire_passed_over_during_its_lease(
+    story: Story, wrong: bool
+) -> None:
+    story.produce(keyed(b"a"), keyed(b"b"), at=(0, 1))
+    story.acquire((0, b"a"), limit=1, duration_us=9 * SECOND_US)
+    at_us = story.now_us + (2 * SECOND_US if wrong else 0)
+    story.history.compacted.append(Compacted(at_us, "t", 0, 0))
+    story.wait(SECOND_US)
+    story.acquire((1, b"b"))
+    give_up_after_a_seek(story)
 
 
 @breaks("P1-kept")

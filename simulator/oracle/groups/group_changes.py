@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from simulator.history.operations import (
     NEVER,
+    Acquire,
     Configure,
     DeleteGroup,
     GroupChange,
@@ -16,6 +17,7 @@ from simulator.history.operations import (
     LetterChange,
     Operation,
     Pause,
+    Place,
     Purge,
     Release,
     Replay,
@@ -49,11 +51,13 @@ class Changes:
         rules: GroupRules,
         lives: Lives,
         operations: Sequence[GroupChange],
+        acquires: Sequence[Acquire],
         removal: Removal,
     ) -> None:
         self._begin = rules
         self._lives = lives
         self._operations = operations
+        self._acquires = [lives.span(op) for op in acquires if not op.error]
         self._removal = removal
         self._rules = [
             (lives.span(op), _is_kept(lives, op), rules_after(op, rules))
@@ -87,6 +91,7 @@ class Changes:
             events = changed.certain if is_certain else changed.uncertain
             events.append(Event(span, step, op, revives=not isinstance(op, Release)))
         self._add_removal(record, changed)
+        self._add_passing(record, changed)
         return changed
 
     def _step(self, op: GroupChange, record: Record, owners: set[str]) -> Step | None:
@@ -106,8 +111,7 @@ class Changes:
             case Seek():
                 if op.partition not in (None, place.partition):
                     return None
-                is_below = op.to == "end" or (op.to != "start" and place.offset < op.to)
-                return partial(group_model.seek, is_below=is_below)
+                return partial(group_model.seek, is_below=_is_below(op, place))
             case LetterChange():
                 return self._letter_step(op, record)
         raise TypeError(f"a change of an unknown kind: {op!r}")
@@ -137,6 +141,36 @@ class Changes:
         if expires_us < EVER_US:
             span = Span(expires_us, EVER_US)
             changed.uncertain.append(Event(span, group_model.expire, revives=True))
+
+    def _add_passing(self, record: Record, changed: RecordChange) -> None:
+        """Add an event before each seek that may open the record again, for an acquire that passed
+        over the expired record.
+        """
+        since_us = self._removal.expires(record).first_us
+        for op in self._operations if since_us < EVER_US else ():
+            if not isinstance(op, Seek) or op.partition not in (None, record.place.partition):
+                continue
+            sought = self._lives.span(op)
+            if sought.last_us < since_us or _is_below(op, record.place):
+                continue
+            passing = [
+                span
+                for span in self._acquires
+                if since_us <= span.last_us and span.first_us <= sought.last_us
+            ]
+            if passing:
+                first_us = max(since_us, min(span.first_us for span in passing))
+                last_us = min(sought.last_us, max(span.last_us for span in passing))
+                step = partial(
+                    group_model.pass_over, compacted_us=self._removal.compacted_us(record)
+                )
+                changed.uncertain.append(Event(Span(first_us, last_us), step))
+            since_us = max(since_us, sought.first_us)
+
+
+def _is_below(op: Seek, place: Place) -> bool:
+    """Return whether the record at ``place`` lies below the target of a seek."""
+    return op.to == "end" or (op.to != "start" and place.offset < op.to)
 
 
 def _is_kept(lives: Lives, op: Operation) -> bool:

@@ -8,7 +8,16 @@ over at the time gives two states, because the broker may or may not have notice
 from __future__ import annotations
 
 from simulator.history.operations import GroupRules
-from simulator.oracle.groups.lease_model import NOT_GRANTED, LeaseModel, Outcome, State, Status
+from simulator.oracle.groups.lease_model import (
+    NOT_GRANTED,
+    SLACK_US,
+    LeaseModel,
+    Outcome,
+    Refusal,
+    State,
+    Status,
+)
+from simulator.oracle.timeline.spans import EVER_US
 
 MODEL = LeaseModel()
 
@@ -89,6 +98,26 @@ def expire(state: State, now_us: int, last_us: int) -> Outcome:
     if state.status == Status.DEAD:
         return [state._replace(clock_us=now_us)]
     return [state._replace(status=Status.REMOVED, clock_us=now_us)]
+
+
+def pass_over(state: State, now_us: int, last_us: int, compacted_us: int) -> Outcome:
+    """Settle an expired record that an acquire meets; a seek then opens it with counters at zero.
+
+    An acquire meets no record with a live lease or a delay. But it passes over a hole in the
+    archive in one step, so these keep no record from its compaction on.
+    """
+    if state.status >= Status.SETTLED:
+        return Refusal("P1-settled", "it was settled, dead or removed")
+    open_state = MODEL.lapsed(state) if state.status == Status.LEASED else state
+    after = []
+    if open_state.status == Status.OPEN:
+        met_us = max(now_us, open_state.first_us - SLACK_US)
+        after.append(open_state._replace(status=Status.SETTLED, clock_us=met_us))
+    if compacted_us < EVER_US:
+        after.append(state._replace(status=Status.SETTLED, clock_us=max(now_us, compacted_us)))
+    return [each for each in after if each.clock_us <= last_us] or Refusal(
+        "P5-delay", f"no acquire meets it before {open_state.first_us}"
+    )
 
 
 def _is_meant(state: State, reason: str) -> bool:

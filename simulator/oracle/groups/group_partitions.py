@@ -132,7 +132,9 @@ class GroupPartitionJudge:
     ) -> None:
         self.undecided = 0
         self._model = LeaseModel()
-        self._changes = Changes(history.rules, lives, group_partition.changes, removal)
+        self._changes = Changes(
+            history.rules, lives, group_partition.changes, group_partition.acquires, removal
+        )
         self._lives = lives
         self._records = records
         self._group_partition = group_partition

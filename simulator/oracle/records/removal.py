@@ -106,9 +106,13 @@ class Removal:
                 span = self._expires(record.sent.produce, record.sent.message, record.stored)
             else:
                 span = _hull(self._expires_as_any(record))
-            compacted_us = self._compacted.get((record.topic, record.place), EVER_US)
-            span = self._expiries[record] = Span(min(compacted_us, span.first_us), span.last_us)
+            first_us = min(self.compacted_us(record), span.first_us)
+            span = self._expiries[record] = Span(first_us, span.last_us)
         return span
+
+    def compacted_us(self, record: Record) -> int:
+        """Return when compaction removed the record; EVER_US for never."""
+        return self._compacted.get((record.topic, record.place), EVER_US)
 
     def _expires_as_any(self, record: Record) -> list[Span]:
         """Return when a record that may be any of several equal messages expires.
