@@ -207,7 +207,6 @@ class StreamReporter:
         connection = HTTPConnection("brokerd")
         try:
             connection.sock = self._open(site)
-            # The name is also in the query: an intermediary may drop the parts . and .. of a path.
             name = quote(self._options.name, safe="")
             path = f"/api/v1/streams/{name}/position"
             connection.request("PUT", path, body, headers)

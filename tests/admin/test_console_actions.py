@@ -266,29 +266,35 @@ def test_leases_and_dead_letters_come_in_pages(workshop: Workshop) -> None:
     check("dead letters")
 
 
-def test_a_named_stream_is_shown_and_dropped(workshop: Workshop) -> None:
-    console = workshop.console
-    console.post("topics/streamed/records", {"records": [{"value": "a"}, {"value": "b"}]})
-    topic_id = str(console.get("topics/streamed")["topic_id"])
-    position = {"log_id": console.get("archive")["log_id"], "lsn": 0, "topics": ["streamed"]}
+@pytest.mark.parametrize(
+    ("name", "path"),
+    [("<i>loader", "%3Ci%3Eloader/position"), ("..", "-/position?path.stream=..")],
+    ids=["markup", "dots"],
+)
+def test_a_named_stream_is_shown_and_dropped(workshop: Workshop, name: str, path: str) -> None:
+    """Also one whose name a browser would drop from a path."""
+    console, topic = workshop.console, f"streamed-{len(name)}"
+    console.post(f"topics/{topic}/records", {"records": [{"value": "a"}, {"value": "b"}]})
+    topic_id = str(console.get(f"topics/{topic}")["topic_id"])
+    position = {"log_id": console.get("archive")["log_id"], "lsn": 0, "topics": [topic]}
     report = {**position, "offsets": {topic_id: [1]}, "holds": True}
-    console.call("PUT", "streams/%3Ci%3Eloader/position", report)
+    console.call("PUT", f"streams/{path}", report)
     console.visit("#/streams")
     (row,) = (
         console.page.get_by_role("region", name="streams", exact=True).locator("tbody tr").all()
     )
     assert row.locator("td").all_inner_texts()[4] == "yes"
     row.get_by_role("link").click()
-    console.page.get_by_role("heading", name="Stream <i>loader").wait_for()
+    console.page.get_by_role("heading", name=f"Stream {name}").wait_for()
     cells = (
         console.page.get_by_role("region", name="positions", exact=True)
         .locator("td")
         .all_inner_texts()
     )
-    assert cells == ["streamed", "0", "1", "2", "1"]
+    assert cells == [topic, "0", "1", "2", "1"]
     console.choose("Drop the stream …")
     console.press("Drop the stream")
-    assert console.notice() == "The stream <i>loader is dropped."
+    assert console.notice() == f"The stream {name} is dropped."
     assert console.get("streams")["streams"] == []
 
 

@@ -1,7 +1,7 @@
 /* Requests to the JSON API. */
 
 /* Names in paths, by the part before them. Browsers drop the parts "." and ".." from a path. */
-const NAMES = { topics: "topic", groups: "group", keys: "key_id" };
+const NAMES = { topics: "topic", groups: "group", keys: "key_id", streams: "stream" };
 const isDropped = (part) => part === "." || part === "..";
 const nameOf = (parts, index) => parts[0] === "acls" ? "name" : NAMES[parts[index - 1]] ?? "name";
 
