@@ -235,6 +235,8 @@ class Snapshots:
         """File names of snapshots that were damaged when they were last read."""
         self.reached_lsn = 0
         """The highest LSN in all sound snapshots that :meth:`load_newest` read."""
+        self._is_synced = False
+        """Whether the names in the directory are durable. A killed process may leave others."""
 
     def write(self, start_lsn: int, chunks: Iterable[SnapshotChunk]) -> int:
         """Write a snapshot, read it back, and delete all below the two newest. Returns its bytes.
@@ -242,7 +244,7 @@ class Snapshots:
         Snapshots that were found damaged do not count as one of the two.
 
         Raises OSError, and DamagedData if it does not read back. Then the new file is deleted, and
-        older snapshots stay.
+        older snapshots stay. If the sync of the directory failed, the new file stays too.
         """
         self._disk.make_directory(self._path)
         name = snapshot_name(start_lsn)
@@ -261,11 +263,17 @@ class Snapshots:
             file.close()
             self._disk.unlink(temporary)
             raise
+        self._is_synced = False
         self._disk.rename(temporary, os.path.join(self._path, name))
         self._bad_names.discard(name)
-        self._disk.sync_directory(self._path)
+        self._sync_names()
         self._delete_old()
         return size
+
+    def _sync_names(self) -> None:
+        """Make the names of all snapshots durable."""
+        self._disk.sync_directory(self._path)
+        self._is_synced = True
 
     def _write(self, file: File, start_lsn: int, chunks: Iterable[SnapshotChunk]) -> int:
         snapshot_id = self._random_bytes(16)
@@ -360,12 +368,15 @@ class Snapshots:
     def second_newest(self) -> int | None:
         """Return the start LSN of the second-newest snapshot, or None if none is sound.
 
-        Reads and verifies the snapshot. A start from either snapshot does not need the log below
-        that LSN, so segments that end there may be deleted. Raises NewerFormat, OSError.
+        Reads and verifies the snapshot, and makes the names of both durable. A start from either
+        snapshot does not need the log below that LSN, so segments that end there may be deleted.
+        Raises NewerFormat, OSError.
         """
         names = self._kept_names()
         if len(names) < KEPT_SNAPSHOTS:
             return None
+        if not self._is_synced:
+            self._sync_names()
         name = names[-1]
         try:
             snapshot = SnapshotFile.open(self._disk, self._path, name)

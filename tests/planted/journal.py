@@ -219,6 +219,16 @@ BUGS: tuple[Bug, ...] = (
         ),
         tests="wal/test_snapshot.py",
     ),
+    bug(
+        "delete-for-an-unsynced-snapshot",
+        "segments are deleted for a snapshot whose name a killed process did not sync",
+        "wal/snapshot.py",
+        (
+            "        if not self._is_synced:\n            self._sync_names()\n",
+            "",
+        ),
+        tests="wal/test_snapshot.py",
+    ),
     # -- topics and segments --------------------------------------------------------------------
     bug(
         "archive-not-asked",

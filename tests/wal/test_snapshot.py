@@ -24,7 +24,7 @@ from brokerd.wal.snapshot import (
     snapshot_name,
 )
 from brokerd.walformat import segment_salt
-from simulator.machine.disk import Call, SimDisk
+from simulator.machine.disk import Call, PowerLost, SimDisk
 
 PATH = "data/state"
 CHUNKS = [
@@ -112,6 +112,50 @@ class TestKeeping:
         for lsn in (100, 200, 300):
             store.write(lsn, CHUNKS)
         assert store.names() == [f"{300:020d}.snap", f"{200:020d}.snap"]
+
+    def test_the_second_newest_counts_once_no_power_cut_takes_a_newer_one_back(self) -> None:
+        """A process that is killed before the sync of the directory leaves a name unsynced.
+
+        Two such kills leave two. Then the log below both would be deleted, and both could go.
+        """
+        _, disk = snapshots()
+
+        def kill(call: Call) -> None:
+            if call.name == "sync_directory":
+                raise PowerLost
+
+        for lsn in (100, 200):
+            snapshots(disk)[0].write(lsn, CHUNKS)
+        for lsn in (300, 400):
+            disk.enter = kill
+            with pytest.raises(PowerLost):
+                snapshots(disk)[0].write(lsn, CHUNKS)
+            disk.enter = lambda call: None
+            disk.kill()
+        store, _ = snapshots(disk)
+        assert load(store) == (400, CHUNKS)
+        assert store.second_newest() == 300
+        syncs = disk.calls["sync_directory"]
+        assert store.second_newest() == 300
+        assert disk.calls["sync_directory"] == syncs, "one sync is enough"
+        disk.crash()
+        after, _ = snapshots(disk)
+        assert load(after) == (400, CHUNKS)
+        assert after.second_newest() == 300
+
+    def test_the_second_newest_does_not_count_while_the_directory_cannot_be_synced(self) -> None:
+        store, disk = snapshots()
+        for lsn in (100, 200):
+            store.write(lsn, CHUNKS)
+        disk.fail("sync_directory")
+        with pytest.raises(OSError, match="Input/output error"):
+            store.write(300, CHUNKS)
+        disk.fail("sync_directory")
+        with pytest.raises(OSError, match="Input/output error"):
+            store.second_newest()
+        assert store.second_newest() == 200
+        disk.crash()
+        assert load(snapshots(disk)[0]) == (300, CHUNKS)
 
     def test_a_failed_write_leaves_nothing_behind_and_the_older_ones_stay(self) -> None:
         for call, nth in (("pwrite", 2), ("sync", 1), ("create", 1)):
