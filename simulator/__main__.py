@@ -31,10 +31,10 @@ from simulator.shrink import shrink
 AHEAD_SEEDS = 64
 """Seeds that each process may be ahead of the oldest one that still runs."""
 SHRINK_RUNS = 300
-GARBAGE_OBJECTS = 200_000
-"""New objects until Python looks for cycles of garbage during a run: tens of megabytes."""
 PYTHON = os.path.relpath(sys.executable)
 VIOLATIONS_SHOWN = 20
+LINE_CHARACTERS = 400
+"""Characters that a campaign shows of a violation."""
 PROGRESS_SEEDS = 1_000
 
 
@@ -52,11 +52,9 @@ def prepare() -> None:
     keep_no_log()
     import simulator.archive.files  # noqa: F401 - with pyarrow and deltalake, for later runs
 
-    # Every run ends with a collection. It need not visit the objects of all modules again. The
-    # objects of a run live until its end, so collections on the way would find next to nothing.
+    # Every run ends with a collection. It need not visit the objects of all modules again.
     gc.collect()
     gc.freeze()
-    gc.set_threshold(GARBAGE_OBJECTS)
 
 
 def keep_no_log() -> None:
@@ -73,6 +71,15 @@ def outcome_of(seed: int) -> Outcome:
 def texts(result: Result) -> list[str]:
     """Format the violations, one line each."""
     return [f"{found.promise}: {found.text}" for found in result.violations]
+
+
+def one_line(text: str) -> str:
+    """Return a text in one line. A long one loses its middle: the end of a traceback says most."""
+    line = " ".join(text.split())
+    if len(line) <= LINE_CHARACTERS:
+        return line
+    half = LINE_CHARACTERS // 2
+    return f"{line[:half]} ... {line[-half:]}"
 
 
 def outcomes(seeds: Iterable[int], jobs: int) -> Iterator[Outcome]:
@@ -191,8 +198,7 @@ def campaign(seeds: Iterable[int], jobs: int, seconds: float | None) -> int:
         counts += outcome.counts
         if outcome.violations:
             failed += 1
-            first = " ".join(outcome.violations[0].split())
-            print(f"seed {outcome.seed}: {first[:300]}", flush=True)
+            print(f"seed {outcome.seed}: {one_line(outcome.violations[0])}", flush=True)
             print(f"  {PYTHON} -m simulator --replay {outcome.seed}", flush=True)
         if counts["runs"] % PROGRESS_SEEDS == 0:
             elapsed = time.monotonic() - began

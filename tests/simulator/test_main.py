@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,12 +18,9 @@ SEED = 1_000_001
 
 
 @pytest.fixture(autouse=True)
-def log(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Tests share one process, and its log and its garbage collector belong to all of them."""
+def log(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tests share one process, and its log belongs to all of them."""
     monkeypatch.setattr(sim, "keep_no_log", lambda: None)
-    threshold = gc.get_threshold()
-    yield
-    gc.set_threshold(*threshold)
 
 
 def test_seeds_are_run_and_counted(capsys: pytest.CaptureFixture[str]) -> None:
@@ -33,6 +29,27 @@ def test_seeds_are_run_and_counted(capsys: pytest.CaptureFixture[str]) -> None:
     said = capsys.readouterr().out
     assert "2 seeds, 0 with a violation" in said
     assert "operations" in said
+
+
+def test_a_campaign_shows_the_end_of_a_traceback(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The last line names the error."""
+    calls = "".join(f'  File "broker.py", line {n}, in call\n' for n in range(50))
+    traceback = f"Traceback (most recent call last):\n{calls}RuntimeError: as asked for\n"
+    whole: Any = sim.run
+
+    def faulty(plan: Plan) -> Any:
+        result = whole(plan)
+        result.violations.append(Violation("own fault", traceback, (), 0))
+        return result
+
+    monkeypatch.setattr(sim, "run", faulty)
+    assert sim.main(["--seeds", str(SEED), "--jobs", "1"]) == 1
+    line = capsys.readouterr().out.splitlines()[0]
+    assert line.startswith(f"seed {SEED}: own fault: Traceback")
+    assert line.endswith("RuntimeError: as asked for")
+    assert len(line) < 500
 
 
 def test_jobs_say_the_same_as_one_process() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import subprocess
 import sys
@@ -9,12 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from twisted.internet.defer import Deferred, fail
 
 from brokerd.broker.status.overview import Overview
 from brokerd.groups import LeaseStore
 from brokerd.protocols.base.connection import Connection, QueuedAnswers
 from simulator import plan
 from simulator.draw import generate
+from simulator.machine.machine import Machine
 from simulator.plan import ClientPlan, Plan, Topic
 from simulator.run import Result, run
 
@@ -58,6 +61,7 @@ def promises(result: Result) -> set[str]:
     return {violation.promise for violation in result.violations}
 
 
+QUICK = plan_of(clients=(client("a", 1, operations=60, mix={"look": 1}),))
 CRASHES = (
     plan.Kill(at_us=SECOND, at_call=3, down_us=1_000),
     plan.PowerLoss(at_us=2 * SECOND, at_call=2, model="drop", seed=1, down_us=1_000),
@@ -198,6 +202,58 @@ def test_a_fault_of_our_own_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     result = run(plan_of(clients=(client("a", 1, mix={"look": 1}),)))
     assert "own fault" in promises(result)
     assert "as asked for" in str(result.violations)
+
+
+def test_an_error_that_nobody_handles_is_found_in_its_own_run(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Not in the next run, although the machine refers to it until the end."""
+    whole = Machine.boot
+
+    def forgetful(self: Machine) -> None:
+        whole(self)
+        errors: Any = self
+        errors.forgotten = fail(RuntimeError("as asked for"))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Machine, "boot", forgetful)
+        found = run(QUICK)
+    assert promises(found) == {"own fault"}
+    assert "as asked for" in str(found.violations)
+    assert run(QUICK).violations == []
+
+
+def test_no_collection_runs_code_of_ended_processes_during_a_run(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The collection after a run closes their coroutines, and what fails in them is no fault."""
+    whole = Overview.group_info
+    closed: list[bool] = []
+    had_closed: list[bool] = []
+
+    async def wait_for_ever() -> None:
+        try:
+            await Deferred[None]()
+        finally:
+            closed.append(True)
+            fail(RuntimeError("after the end of its process"))
+
+    def waiting(self: Overview, topic: str, group: str) -> Any:
+        had_closed.append(bool(closed))
+        Deferred.fromCoroutine(wait_for_ever())
+        return whole(self, topic, group)
+
+    monkeypatch.setattr(Overview, "group_info", waiting)
+    threshold = gc.get_threshold()
+    gc.set_threshold(20)
+    try:
+        result = run(QUICK)
+    finally:
+        gc.set_threshold(*threshold)
+    assert gc.isenabled()
+    assert len(had_closed) > 5 and not any(had_closed)
+    assert len(closed) == len(had_closed)
+    assert result.violations == []
 
 
 def test_a_broker_that_never_answers_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
