@@ -82,6 +82,24 @@ def a_commit_that_the_reference_keeps_in_memory(story: Story, wrong: bool) -> No
     committed(story, None)
 
 
+@breaks("P1-committed")
+def an_answer_that_tells_a_commit_in_memory(story: Story, wrong: bool) -> None:
+    commit(story, 7, is_kept=wrong)
+    committed(story, 7)
+    story.restart("power")
+    committed(story, None)
+
+
+@breaks("P1-committed")
+def an_answer_that_tells_another_commit_than_the_one_in_memory(story: Story, wrong: bool) -> None:
+    commit(story, 7, is_kept=False)
+    if wrong:
+        commit(story, 8)
+        committed(story, 8)
+    story.restart("power")
+    committed(story, None)
+
+
 # -- reads -----------------------------------------------------------------------------------------
 
 

@@ -87,6 +87,9 @@ class Offsets:
         self._operations = history.operations
         self._settings: dict[tuple[str, str, int], list[Setting]] = defaultdict(list)
         self._deletions: dict[tuple[str, str], list[Setting]] = defaultdict(list)
+        self._in_memory = [
+            op for op in history.operations if isinstance(op, Commit) and not op.is_kept
+        ]
         for op in history.operations:
             if isinstance(op, DeleteGroup) and not op.error:
                 is_sure = op.succeeded and not lives.loses(op.boot)
@@ -139,9 +142,23 @@ class Offsets:
             return
         else:
             value = NOTHING if op.offset is None else Number(op.offset, op.offset)
-        is_sure = op.succeeded and not self._lives.loses(op.boot) and getattr(op, "is_kept", True)
+        is_sure = op.succeeded and not self._lives.loses(op.boot) and self._is_kept(op, span)
         setting = Setting(span, is_sure, value, op.number)
         self._settings[op.topic, op.group, op.partition].append(setting)
+
+    def _is_kept(self, op: Commit | ResetOffset | Committed, span: Span) -> bool:
+        """Return whether the offset outlives the broker.
+
+        Of an answer: whether no commit that the broker keeps in memory explains it.
+        """
+        if isinstance(op, Commit):
+            return op.is_kept
+        return not isinstance(op, Committed) or not any(
+            (commit.topic, commit.group, commit.partition, commit.offset)
+            == (op.topic, op.group, op.partition, op.offset)
+            and self._lives.span(commit).first_us <= span.last_us
+            for commit in self._in_memory
+        )
 
     def _reset(self, op: ResetOffset, span: Span) -> Number:
         most = self.ends.most(op.topic, op.partition, span)
