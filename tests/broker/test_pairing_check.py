@@ -122,6 +122,30 @@ def test_another_that_was_made_in_its_place_is_used() -> None:
     assert usable(house)
 
 
+def test_another_that_reaches_further_is_used() -> None:
+    """The job made it after the log had grown beyond the end of the refused one."""
+    archive = FakeArchive()
+    house = make(archive)
+    produce(house, "t", b"0")
+    house.run()
+    older = house.disk.copy()
+    produce(house, "t", b"1")
+    house.run()
+    archived(house, archive)
+    refused = archive.versions[-1]
+    house = make(archive, older)
+    assert not usable(house)
+    archive.versions.clear()
+    assert not usable(house)
+    for _ in range(20):
+        produce(house, "t", bytes(1000))
+    house.run()
+    archive.archive_id = "b" * 16
+    archived(house, archive)
+    assert archive.versions[-1].records_lsn > refused.records_lsn
+    assert usable(house)
+
+
 def test_one_that_knows_topics_that_were_never_made_is_refused() -> None:
     archive = FakeArchive()
     house = make(archive)

@@ -42,6 +42,8 @@ class PairingCheck:
         self._wal = context.wal
         self._refused_lsn: int | None = None
         """The end LSN of the archive that the guard refused."""
+        self._refused_id = ""
+        """The id of that archive."""
         self._refused = ""
         self._proof_lsn = 0
         """The end LSN of the table ``records`` of the archive that was checked last."""
@@ -54,7 +56,7 @@ class PairingCheck:
         """Raise `ForeignArchive` if the archive does not match the current log.
 
         The guard keeps refusing an archive that was ahead of the log once, because the growing log
-        seems to catch up. An archive with a lower end LSN counts as another archive.
+        seems to catch up. Another id, or a lower end LSN, is that of another archive.
         """
         if view is None:
             self._pin.check(None)
@@ -63,10 +65,12 @@ class PairingCheck:
         self._pin.check(records)
         self._proof_lsn = view.records_lsn
         lsn = max(view.records_lsn, view.events_lsn)
-        if self._refused_lsn is None or lsn < self._refused_lsn:
+        is_refused = self._refused_lsn is not None and view.archive_id == self._refused_id
+        if not is_refused or lsn < (self._refused_lsn or 0):
             events = TableState(view.archive_id, view.events_lsn, 0)
             problem = self._problem(view.max_topic_id, records, events)
             self._refused_lsn = lsn if problem else None
+            self._refused_id = view.archive_id
             self._refused = problem
         if self._refused:
             raise ForeignArchive(f"{self._refused}: {RESTORE_LOG}")
