@@ -25,6 +25,7 @@ from brokerd.archive.data_dir import (
     read_bounds,
     rollup_lock,
 )
+from brokerd.archive.delta.vacuum import HOUR_MS, least_hours
 from brokerd.archive.errors import JobFailed
 from brokerd.archive.job import check_pairing, iceberg, open_paired_tables
 from brokerd.archive.journal.copies import delete_copies
@@ -48,7 +49,6 @@ from brokerd.archive.typed.erase import (
 from brokerd.archive.typed.layouts import REJECTED, ROWS, table_name
 from brokerd.errors import BrokerdError
 
-HOUR_MS = 3_600_000
 END_LSN = 1 << 63
 """An LSN above all others."""
 
@@ -103,6 +103,8 @@ class EraseReport(NamedTuple):
     """Old files that were deleted; those of typed tables begin with ``typed/``."""
     old: tuple[str, ...]
     """Old files that stay until ``delete_after_ms``."""
+    old_hours: int
+    """For how long old files stay that are not deleted at once, also those of typed tables."""
     delete_after_ms: int | None
     """The first complete rollup after this time deletes the old files; None: they are deleted, or
     the rollup deletes none."""
@@ -190,6 +192,7 @@ def _erase(job: EraseJob, run: Run, topic_ids: tuple[int, ...]) -> EraseReport:
     typed = typed_rows(run, topic_ids[0], job.key, problems)
     found = search_journal(job.data_dir / WAL, run.bounds, topic_ids, job.key)
     taken_lsn = table.transaction(ROLLUP_APP)
+    old_hours = least_hours(run.store, job.settings.vacuum_hours)
     return EraseReport(
         archive=str(job.root),
         topic_ids=topic_ids,
@@ -204,19 +207,15 @@ def _erase(job: EraseJob, run: Run, topic_ids: tuple[int, ...]) -> EraseReport:
         held=done.after.held,
         deleted=tuple(deleted),
         old=tuple(old),
-        delete_after_ms=_delete_after_ms(job) if old else None,
+        old_hours=old_hours,
+        delete_after_ms=(
+            job.now_ms() + old_hours * HOUR_MS if old and job.settings.vacuum else None
+        ),
         typed_erased=typed_erased,
         typed=typed,
         journal=tuple(JournalRecords(one, one.end_lsn <= taken_lsn) for one in found.segments),
         problems=(*problems, *found.problems),
     )
-
-
-def _delete_after_ms(job: EraseJob) -> int | None:
-    """Return the time after which a rollup deletes the old files, or None if it deletes none."""
-    if not job.settings.vacuum:
-        return None
-    return job.now_ms() + job.settings.vacuum_hours * HOUR_MS
 
 
 def _delete_leftovers(run: Run, topic_id: int) -> None:

@@ -236,6 +236,17 @@ def test_old_files_may_stay_for_a_while(data: Data) -> None:
     assert (without.delete_after_ms, len(without.old)) == (None, len(report.old))
 
 
+@pytest.mark.parametrize("hours", [1, 48])
+def test_old_files_stay_as_long_as_vacuum_keeps_them(data: Data, root: Place, hours: int) -> None:
+    """In a bucket a day at least."""
+    fill(data, root)
+    settings = SETTINGS._replace(vacuum_hours=hours)
+    report = erase(data, root, deletes_now=False, settings=settings)
+    expected = max(hours, 24) if isinstance(root, ObjectAddress) else hours
+    assert report.old_hours == expected
+    assert report.delete_after_ms == NOW_MS + expected * 3_600_000
+
+
 def test_the_broker_is_told_before_the_files_go(data: Data) -> None:
     """So that it has no reason to open them. A problem of it does not keep the files."""
     fill(data, data.root)

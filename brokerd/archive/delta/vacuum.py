@@ -23,6 +23,11 @@ LOG_HOURS = 7 * 24
 """The least age of a deleted commit."""
 
 
+def least_hours(store: Store, hours: int) -> int:
+    """Return the least age of a deleted file, in hours, for ``archive.vacuum_hours``."""
+    return hours if store.is_local else max(hours, BUCKET_HOURS)
+
+
 def vacuum(table: Place, live: Collection[str], hours: int, now_ms: int) -> list[str]:
     """Delete the files that no recent version needs.
 
@@ -35,8 +40,7 @@ def vacuum(table: Place, live: Collection[str], hours: int, now_ms: int) -> list
     cutoff_ms = now_ms - hours * HOUR_MS
     log = list(store.list(COMMITS, hidden=True))
     kept = {*live, *_removed_since(store, log, cutoff_ms)}
-    least_hours = hours if store.is_local else max(hours, BUCKET_HOURS)
-    young_ms = now_ms - least_hours * HOUR_MS
+    young_ms = now_ms - least_hours(store, hours) * HOUR_MS
     found = [
         entry.path
         for entry in store.list()

@@ -198,21 +198,22 @@ def _left(report: EraseReport, config: Config) -> Iterator[str]:
             "records there, or has dead letters (brokerctl group list)"
         )
     if report.old:
-        when = _time(report.delete_after_ms)
+        after = _time(report.delete_after_ms)
         yield (
             f"LEFT {some(len(report.old), 'file')} of older versions: "
-            + (f"a complete run of brokerd-rollup after {when}" if when else "no rollup")
+            + (f"a complete run of brokerd-rollup after {after}" if after else "no rollup")
             + " deletes them"
         )
     for rows in report.typed:
-        yield f"LEFT {some(rows.rows, 'row')} in {rows.path}, {_goes_from_typed(rows, config)}"
+        when = _goes_from_typed(rows, report, config)
+        yield f"LEFT {some(rows.rows, 'row')} in {rows.path}, {when}"
     for one in report.journal:
         yield f"LEFT {some(one.segment.records, 'record')} in {_goes(one, config)}"
     for problem in report.problems:
         yield f"PROBLEM {problem}"
 
 
-def _goes_from_typed(rows: TypedRows, config: Config) -> str:
+def _goes_from_typed(rows: TypedRows, report: EraseReport, config: Config) -> str:
     """Tell when rows of a typed table go."""
     if rows.live:
         return "a typed table: they go by this command when their records have gone"
@@ -220,7 +221,7 @@ def _goes_from_typed(rows: TypedRows, config: Config) -> str:
         return "an older version of a typed table: no rollup deletes it (archive.vacuum)"
     return (
         "an older version of a typed table: a complete run of brokerd-rollup deletes it after "
-        f"{some(config.archive.vacuum_hours, 'hour')} (archive.vacuum_hours)"
+        f"{some(report.old_hours, 'hour')} (archive.vacuum_hours; in a bucket 24 at least)"
     )
 
 
