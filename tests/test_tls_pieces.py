@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from typing import Any
 
@@ -12,7 +12,13 @@ from OpenSSL import SSL
 from twisted.internet.protocol import Protocol
 from twisted.internet.testing import StringTransport
 
-from brokerd.protocols.base.transport import AT_ONCE_BYTES, send, send_all, unsent_bytes
+from brokerd.protocols.base.transport import (
+    AT_ONCE_BYTES,
+    LARGE_BYTES,
+    send,
+    send_all,
+    unsent_bytes,
+)
 from brokerd.server.handshakes import PIECE_BYTES
 from tests.test_handshakes import Authorities, Listening, client
 
@@ -134,6 +140,22 @@ def test_a_large_answer_leaves_in_pieces(pair: Pair, count: int) -> None:
     assert unsent_bytes(pair.tls) == 0
     send(pair.tls, b"next")
     assert pair.read() == b"next"
+
+
+def test_small_parts_are_joined_before_they_wait() -> None:
+    """One by one, 10,000 answers of 130 bytes held the reactor for some milliseconds."""
+
+    class Connection:
+        waiting: tuple[bytes, ...] = ()
+
+        def write_in_pieces(self, parts: Iterable[bytes]) -> None:
+            self.waiting = (*parts,)
+
+    connection = Connection()
+    small, large = [b"%0130d" % number for number in range(10_000)], LARGE[:LARGE_BYTES]
+    send_all(connection, [*small, large, *small])
+    assert connection.waiting == (b"".join(small), large, b"".join(small))
+    assert connection.waiting[1] is large
 
 
 def test_answers_behind_it_keep_their_order(pair: Pair) -> None:

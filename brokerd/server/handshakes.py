@@ -38,7 +38,7 @@ from brokerd.server.log_limit import WINDOW_SECONDS, LogLimit
 from brokerd.server.tls import Credentials
 
 PIECE_BYTES = 512 * 1024
-"""Most bytes of a large answer that are encrypted in one step, which takes about a millisecond."""
+"""Most bytes of a large answer that are encrypted in one step: half a millisecond."""
 REFRESH_SECONDS = 5.0
 """Interval of checks for changed files."""
 NO_TLS = "what came is not TLS"
@@ -183,7 +183,7 @@ class TlsConnection(BufferingTLSTransport):
             self.write = self._aggregator.write  # type: ignore[method-assign]
 
     def _next_piece(self) -> bytes:
-        """Take at most `PIECE_BYTES` of the waiting data. Small parts are joined."""
+        """Take at most `PIECE_BYTES` of the waiting data."""
         piece: list[bytes] = []
         room = PIECE_BYTES
         while self._waiting and room:

@@ -14,7 +14,7 @@ import select
 import socket
 import sys
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from errno import ENOBUFS, EWOULDBLOCK
 from itertools import accumulate, islice
 from typing import Any
@@ -88,24 +88,30 @@ def send_all(transport: Any, parts: Sequence[bytes]) -> None:
         return
     if size > AT_ONCE_BYTES and not _is_plain(transport):
         if hasattr(transport, "write_in_pieces"):
-            transport.write_in_pieces(parts)
+            transport.write_in_pieces(_joined(parts))
             return
     elif size > AT_ONCE_BYTES:
         count = bisect_right(list(accumulate(map(len, parts))), AT_ONCE_BYTES)
         parts, rest = parts[:count], parts[count:]
+    for part in _joined(parts):
+        send(transport, part)
+    if rest:
+        transport.writeSequence(rest)
+
+
+def _joined(parts: Sequence[bytes]) -> Iterator[bytes]:
+    """Yield all parts in order: large ones as they are, small ones between them joined."""
     small: list[bytes] = []
     for part in parts:
         if len(part) < LARGE_BYTES:
             small.append(part)
             continue
         if small:
-            send(transport, b"".join(small))
+            yield b"".join(small)
             small.clear()
-        send(transport, part)
+        yield part
     if small:
-        send(transport, b"".join(small))
-    if rest:
-        transport.writeSequence(rest)
+        yield b"".join(small)
 
 
 def _is_plain(transport: Any) -> bool:
