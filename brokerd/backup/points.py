@@ -86,20 +86,23 @@ def was_continued(older: Manifest, newer: Manifest) -> bool:
     if older.lsn > newer.lsn:
         return False
     firsts = [segment.first_lsn for segment in newer.segments]
-    deleted_ends = {lsn for deleted in newer.deleted for lsn in deleted}
+    limits = sorted({lsn for deleted in newer.deleted for lsn in deleted})
     for segment in older.segments:
-        if any(segment.first_lsn < lsn < segment.end_lsn for lsn in deleted_ends):
+        if _has_between(limits, segment) or _has_between(firsts, segment):
             return False
-    for segment in older.segments:
         at = bisect_right(firsts, segment.first_lsn)
-        if at < len(firsts) and firsts[at] < segment.end_lsn:
-            return False
         same = newer.segments[at - 1] if at else None
         if same is None or same.first_lsn != segment.first_lsn:
             continue  # deleted since
         if same.id != segment.id and UNKNOWN_ID not in (same.id, segment.id):
             return False
     return True
+
+
+def _has_between(lsns: Sequence[int], segment: StoredSegment) -> bool:
+    """Return whether one of the sorted LSNs lies within a segment, and not at its begin or end."""
+    at = bisect_right(lsns, segment.first_lsn)
+    return at < len(lsns) and lsns[at] < segment.end_lsn
 
 
 def history(backups: Sequence[BackupEnd]) -> list[BackupEnd]:

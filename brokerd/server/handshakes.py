@@ -159,6 +159,7 @@ class TlsConnection(BufferingTLSTransport):
     def write_in_pieces(self, parts: Iterable[bytes]) -> None:
         """Send parts after all earlier writes, and later writes after them."""
         self._aggregator.flush()
+        # Twisted sets this attribute too: a method would cost each small write a call.
         self.write = self._wait  # type: ignore[method-assign]
         for part in parts:
             self._wait(part)

@@ -39,6 +39,18 @@ def usable(house: House) -> bool:
     return house.broker.archive_refresher.view is not None
 
 
+def behind(archive: FakeArchive) -> House:
+    """Return a broker with an older copy of a log, which the archive is ahead of."""
+    house = make(archive)
+    produce(house, "t", b"0")
+    house.run()
+    older = house.disk.copy()
+    produce(house, "t", b"1")
+    house.run()
+    archived(house, archive)
+    return make(archive, older)
+
+
 def test_one_that_is_as_far_as_the_log_is_used() -> None:
     archive = FakeArchive()
     house = make(archive)
@@ -51,14 +63,7 @@ def test_one_that_is_as_far_as_the_log_is_used() -> None:
 
 def test_one_that_is_ahead_of_the_log_is_refused_also_when_the_log_catches_up() -> None:
     archive = FakeArchive()
-    house = make(archive)
-    produce(house, "t", b"0")
-    house.run()
-    older = house.disk.copy()
-    produce(house, "t", b"1")
-    house.run()
-    archived(house, archive)
-    house = make(archive, older)
+    house = behind(archive)
     with capturedLogs() as logs:
         assert not usable(house)
         for _ in range(20):
@@ -107,14 +112,7 @@ def test_the_segment_by_which_a_restart_refuses_it_again_stays() -> None:
 
 def test_another_that_was_made_in_its_place_is_used() -> None:
     archive = FakeArchive()
-    house = make(archive)
-    produce(house, "t", b"0")
-    house.run()
-    older = house.disk.copy()
-    produce(house, "t", b"1")
-    house.run()
-    archived(house, archive)
-    house = make(archive, older)
+    house = behind(archive)
     assert not usable(house)
     archive.versions.clear()
     assert not usable(house)
@@ -125,15 +123,8 @@ def test_another_that_was_made_in_its_place_is_used() -> None:
 def test_another_that_reaches_further_is_used() -> None:
     """The job made it after the log had grown beyond the end of the refused one."""
     archive = FakeArchive()
-    house = make(archive)
-    produce(house, "t", b"0")
-    house.run()
-    older = house.disk.copy()
-    produce(house, "t", b"1")
-    house.run()
-    archived(house, archive)
+    house = behind(archive)
     refused = archive.versions[-1]
-    house = make(archive, older)
     assert not usable(house)
     archive.versions.clear()
     assert not usable(house)

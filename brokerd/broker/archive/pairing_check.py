@@ -65,8 +65,8 @@ class PairingCheck:
         self._pin.check(records)
         self._proof_lsn = view.records_lsn
         lsn = max(view.records_lsn, view.events_lsn)
-        is_refused = self._refused_lsn is not None and view.archive_id == self._refused_id
-        if not is_refused or lsn < (self._refused_lsn or 0):
+        refused_lsn = self._refused_lsn if view.archive_id == self._refused_id else None
+        if refused_lsn is None or lsn < refused_lsn:
             events = TableState(view.archive_id, view.events_lsn, 0)
             problem = self._problem(view.max_topic_id, records, events)
             self._refused_lsn = lsn if problem else None

@@ -86,13 +86,13 @@ def send_all(transport: Any, parts: Sequence[bytes]) -> None:
     if size < LARGE_BYTES:
         send(transport, b"".join(parts))
         return
-    if size > AT_ONCE_BYTES and not _is_plain(transport):
-        if hasattr(transport, "write_in_pieces"):
+    if size > AT_ONCE_BYTES:
+        if _is_plain(transport):
+            count = bisect_right(list(accumulate(map(len, parts))), AT_ONCE_BYTES)
+            parts, rest = parts[:count], parts[count:]
+        elif hasattr(transport, "write_in_pieces"):
             transport.write_in_pieces(_joined(parts))
             return
-    elif size > AT_ONCE_BYTES:
-        count = bisect_right(list(accumulate(map(len, parts))), AT_ONCE_BYTES)
-        parts, rest = parts[:count], parts[count:]
     for part in _joined(parts):
         send(transport, part)
     if rest:

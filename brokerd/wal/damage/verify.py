@@ -291,7 +291,6 @@ class _Verification:
 
     def _verify_snapshot(self, name: str, report: VerifyReport) -> None:
         """Verify a snapshot. The offsets of a damaged one do not count."""
-        report.snapshots += 1
         assigned: list[LostRange] = []
         starts: dict[tuple[int, int], int] = {}
         reached_lsn = 0
@@ -302,12 +301,13 @@ class _Verification:
                 starts |= log_starts(chunk, name)
                 reached_lsn = max(reached_lsn, chunk.lsn)
         except FileNotFoundError:  # a running broker deleted it
-            report.snapshots -= 1
             return
         except DamagedData as error:
+            report.snapshots += 1
             problem = str(error).removeprefix(name).lstrip()
             report.bad_snapshots.append(BadFile(name, problem))
             return
+        report.snapshots += 1
         report.start_lsn = max(report.start_lsn, snapshot.start_lsn)
         report.reached_lsn = max(report.reached_lsn, reached_lsn)
         self._assigned = assigned or self._assigned
