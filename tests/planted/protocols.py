@@ -302,9 +302,9 @@ BUGS: tuple[Bug, ...] = (
         "a large part of an answer is sent before the small parts in front of it",
         "protocols/base/transport.py",
         (
-            '        if small:\n            send(transport, b"".join(small))\n'
-            "            small.clear()\n        send(transport, part)\n",
-            "        send(transport, part)\n",
+            '        if small:\n            yield b"".join(small)\n'
+            "            small.clear()\n        yield part\n",
+            "        yield part\n",
         ),
         tests="protocols/test_transport.py",
     ),
