@@ -174,11 +174,13 @@ class Streams:
         `Access.require` without READ on the topics, or ADMIN for a hold; and `Denied` for a stream
         of another account.
         """
-        _require(by, ADMIN if report.holds else READ, report.topics)
+        permission = ADMIN if report.holds else READ
+        _require(by, permission, report.topics)
         known = self._streams.get(report.name)
         if known is not None and known.owner != by.name and not by.permissions & ADMIN:
             raise Denied(f"the stream {report.name!r} belongs to another account; choose a name")
-        offsets = self._checked(report)
+        names = TopicNames(report.topics)
+        offsets = self._checked(report, None if by.permissions & permission else names)
         if known is None and len(self._streams) >= self.streams_max:
             raise LimitExceeded(
                 f"there are {len(self._streams)} named streams already, and limits.streams is "
@@ -192,7 +194,7 @@ class Streams:
             now_us if known is None else known.created_us,
             now_us,
             report.lsn,
-            TopicNames(report.topics),
+            names,
             offsets,
             report.holds and not refusal,
             refusal,
@@ -215,8 +217,12 @@ class Streams:
             self._tell_drop(stream.name, refusal)
         return stream
 
-    def _checked(self, report: StreamReport) -> dict[int, Offsets]:
-        """Return the offsets of existing topics. Raises `InvalidName` or `InvalidRequest`."""
+    def _checked(self, report: StreamReport, permitted: TopicNames | None) -> dict[int, Offsets]:
+        """Return the offsets of existing topics. Raises `InvalidName` or `InvalidRequest`.
+
+        Offsets of topics that are not in ``permitted`` are left out and not examined: an error
+        about them would tell names and numbers of records. None permits all topics.
+        """
         if not check_name(report.name, "stream name"):
             raise InvalidName("a stream needs a name of 1 to 255 bytes of UTF-8")
         if len(report.topics or ()) > TOPIC_NAMES_MAX:
@@ -248,6 +254,8 @@ class Streams:
         for topic_id, given in report.offsets.items():
             topic = self._state.by_id.get(topic_id)
             if topic is None:  # it was deleted since
+                continue
+            if permitted is not None and not permitted.match(topic.name):
                 continue
             for partition, offset in zip(topic.partitions, given, strict=False):
                 if offset > partition.next_offset:

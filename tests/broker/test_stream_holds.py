@@ -14,7 +14,7 @@ from brokerd.broker.model.topics import TopicSettings
 from brokerd.broker.retention.retention import RetentionSettings
 from brokerd.broker.streams import StreamReport
 from brokerd.errors import BrokerdError, Denied, InvalidRequest, NoSpace
-from brokerd.security import READ
+from brokerd.security import ADMIN, READ
 from brokerd.security.access import OPEN
 from brokerd.security.accounts import AccessList, Account
 from brokerd.security.principal import Principal
@@ -281,3 +281,17 @@ def test_a_hold_needs_admin_on_the_topics(house: House) -> None:
     with pytest.raises(Denied):
         report(house, 1, by=ann)
     assert state(house) == (False, "")
+
+
+def test_a_hold_is_on_the_topics_of_the_selection_alone(house: House) -> None:
+    """The reporter needs ADMIN on these: it must not hold the records of others."""
+    directory = house.broker.accounts.directory
+    directory.put_account(Account(1_000, "ann", ()))
+    ann = Principal(directory, house.broker.audit.record, "ann", "admin", "")
+    house.broker.accounts.set_access_list(OPEN, AccessList("own", users={"ann": ADMIN}))
+    house.run()
+    topic = house.broker.topics.existing("t")
+    report(house, by=ann, topics=("own",), offsets={topic.topic_id: [0]})
+    assert state(house) == (True, "")
+    pass_rounds(house, 4)
+    assert start(house) == 3

@@ -232,6 +232,21 @@ def test_a_report_needs_read_on_the_topics_and_a_name_of_its_own() -> None:
     assert not house.broker.streams.drop(root, "loader")
 
 
+def test_a_report_shows_and_keeps_no_offsets_of_topics_without_permission() -> None:
+    """An error about such an offset would tell the topic's name and the number of its records."""
+    house = House()
+    orders, clicks = fill(house), fill(house, "clicks", 2)
+    directory = house.broker.accounts.directory
+    directory.put_account(Account(1_000, "ben"))
+    ben = Principal(directory, house.broker.audit.record, "ben", "admin", "")
+    house.broker.accounts.set_access_list(OPEN, AccessList("orders", users={"ben": READ}))
+    house.run()
+    report(house, by=ben, topics=("orders",), offsets={orders: [1], clicks: [1_000], 99: [1_000]})
+    stream = house.broker.streams.find("loader")
+    assert stream is not None and list(stream.offsets) == [orders]
+    assert lag(house).records == 2
+
+
 def test_the_trail_has_the_first_report_and_the_drop_alone() -> None:
     house = House(settings=AUDITED)
     report(house), report(house), report(house)
