@@ -66,6 +66,34 @@ def test_a_column_keeps_its_type_and_the_conflict_is_told() -> None:
     assert null == (2, None, {"n": None, "m": "y"})
 
 
+def test_bytes_that_a_version_reads_are_not_read_by_an_older_one() -> None:
+    """After a conflict an older version of Avro or Protobuf could find other values in them."""
+
+    def proto(fields: str) -> bytes:
+        return f'syntax = "proto3"; message M {{ {fields} }}'.encode()
+
+    def avro(**fields: str) -> bytes:
+        listed = [{"name": name, "type": kind} for name, kind in fields.items()]
+        return json.dumps({"type": "record", "name": "r", "fields": listed}).encode()
+
+    for type_, old, new, value in (
+        ("protobuf", proto("int64 n = 1;"), proto("string n = 2;"), b"\x12\x015"),
+        ("avro", avro(n="long", m="long"), avro(n="string"), b"\x025"),
+    ):
+        texts = enumerate((old, new), 1)
+        topic = TopicSchema([StoredSchema("t", at, type_, text, at * 10) for at, text in texts])
+        expected = "version 2: column n is bigint, and the value string"
+        assert rows(topic, (25, value))[0][:2] == (None, expected)
+
+
+def test_json_of_a_changed_type_has_the_older_version_that_it_fits() -> None:
+    """JSON names its fields and types."""
+    topic = TopicSchema([version(1, 0, n=LONG), version(2, 9, n={"type": ["integer", "string"]})])
+    fits, refused = rows(topic, (9, {"n": 5}), (9, {"n": "x"}))
+    assert fits == (1, None, {"n": 5})
+    assert refused[:2] == (None, "version 2: column n is bigint, and the value JSON")
+
+
 def test_a_record_has_the_latest_version_of_its_time_that_it_fits() -> None:
     """A later version never changes it; one before the first version has the first."""
     needs = [version(n, n * 10, **{f"f{n}": LONG}, required=[f"f{n}"]) for n in (1, 2, 3, 4, 5)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 import io
 import json
-from decimal import Decimal
+from decimal import Context, Decimal
 from typing import Any
 
 import fastavro
@@ -117,6 +117,47 @@ def test_json_from_messagepack_and_values_that_are_none() -> None:
     assert reason(decoder, b"[" * 100_000).startswith("invalid JSON message: ")
 
 
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        (b'{"n": 9007199254740993.0}', {"n": 9007199254740993}),
+        (b'{"n": 9.223372036854775807e18}', {"n": (1 << 63) - 1}),
+        (b'{"any": 9007199254740993.0}', {"any": "9007199254740993"}),
+        (b'{"x": 9007199254740993.0, "n": -0.0}', {"x": 2.0**53, "n": 0}),
+        (b'{"n": 1e400}', "the integer at n has more than 64 bits"),
+        (b'{"x": 1e400}', "the number at x is too large"),
+        (b'{"x": -1e400}', "the number at x is too large"),
+        (b'{"any": 1e400}', "JSON cannot express the value at any"),
+        (b'{"s": 1e400}', "type mismatch at s: expected string, got number"),
+        (b'{"unknown": 1e400}', {}),
+    ],
+)
+def test_json_numbers_that_double_would_change(text: bytes, found: Any) -> None:
+    """Large integers with a fraction or exponent are exact. A number beyond double does not fit."""
+    decoder = by_json(n={"type": "integer"}, x={"type": "number"}, any={}, s={"type": "string"})
+    if isinstance(found, str):
+        assert reason(decoder, text) == found
+    else:
+        assert decoder.decode(text, Encoding.BYTES) == found
+
+
+def test_the_first_unexpected_field_is_told() -> None:
+    """Not any of them: the error of a record is the same in every process."""
+    schema = {"type": "object", "properties": {"a": {}}, "additionalProperties": False}
+    decoder = json_decoder(json.dumps(schema).encode(), ())
+    names = [f"f{at}" for at in range(20)]
+    for first in names:
+        value = json.dumps(dict.fromkeys([first, *names])).encode()
+        assert reason(decoder, value) == f"unexpected field: {first}"
+
+
+def test_keys_of_messagepack_that_json_cannot_express() -> None:
+    """Two keys could be one key of the map."""
+    decoder = by_json(m={"type": "object", "additionalProperties": {"type": "integer"}})
+    value = msgpack.packb({"m": {b"a": 1, "a": 2}})
+    assert reason(decoder, value, Encoding.MSGPACK) == "JSON cannot express a key at m"
+
+
 def test_a_schema_that_is_no_object_has_one_column() -> None:
     """Its name is ``content``."""
     decoder = json_decoder(b'{"type": "array", "items": {"type": "integer"}}', ())
@@ -178,6 +219,22 @@ def test_avro_misfits_and_schemas_without_columns() -> None:
         by_avro(record(x=["null", "r"]))
     with pytest.raises(NoColumns, match="invalid Avro schema"):
         by_avro({"type": "record"})
+
+
+@pytest.mark.parametrize("plain", ["bytes", {"type": "fixed", "name": "f", "size": 17}])
+def test_a_decimal_with_more_digits_than_its_schema_allows_does_not_fit(plain: Any) -> None:
+    """fastavro would round it. All digits of the schema are exact."""
+    schema = plain if isinstance(plain, dict) else {"type": plain}
+    for precision in (4, 38):
+        decimal = {**schema, "logicalType": "decimal", "precision": precision, "scale": 2}
+        for unscaled, fits in ((10**precision - 1, True), (10**precision, False)):
+            for number in (unscaled, -unscaled):
+                value = packed(plain, number.to_bytes(17, "big", signed=True))
+                if fits:
+                    found = by_avro(decimal).decode(value, Encoding.BYTES)["content"]
+                    assert found == Decimal(number).scaleb(-2, Context(prec=precision))
+                else:
+                    assert f"more than {precision} digits" in reason(by_avro(decimal), value)
 
 
 # -- Protocol Buffers ----------------------------------------------------------------------------
@@ -252,3 +309,36 @@ def test_protobuf_misfits() -> None:
     assert found == "a Timestamp is not between the years 1 and 9999"
     with pytest.raises(NoColumns, match="it has no message"):
         protobuf_decoder(b'syntax = "proto3";', ())
+
+
+RECURSIVE = b"""
+syntax = "proto3";
+import "google/protobuf/any.proto";
+import "google/protobuf/struct.proto";
+import "google/protobuf/timestamp.proto";
+message Node {
+  Node next = 1; google.protobuf.Any any = 2; google.protobuf.Value value = 3;
+  google.protobuf.Timestamp at = 4;
+}
+"""
+
+
+def test_protobuf_that_json_cannot_express_is_a_misfit() -> None:
+    """Such a value ended the query and the run."""
+    decoder = protobuf_decoder(RECURSIVE, ())
+    message_class = GetMessageClass(read(RECURSIVE).root)
+    unknown, number, late = message_class(), message_class(), message_class()
+    unknown.next.any.type_url = "type.googleapis.com/some.Unknown"
+    number.next.value.number_value = float("nan")
+    late.next.at.seconds = 1 << 40
+    for message in (unknown, number, late):
+        found = reason(decoder, message.SerializeToString())
+        assert found.startswith("invalid Protobuf message: ")
+
+
+def test_protobuf_fields_with_names_of_methods() -> None:
+    """They hide the method of the message."""
+    text = b"""syntax = "proto3";
+    message M { int32 HasField = 1; int32 FindInitializationErrors = 2; optional int32 n = 3; }"""
+    found = protobuf_decoder(text, ()).decode(b"\x08\x05\x10\x06\x18\x07", Encoding.BYTES)
+    assert found == {"HasField": 5, "FindInitializationErrors": 6, "n": 7}

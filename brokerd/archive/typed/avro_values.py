@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from decimal import Decimal
+from decimal import Context, Decimal
 from io import BytesIO
 from typing import Any, NamedTuple
 
@@ -51,6 +51,9 @@ _LOGICAL = {
     ("long", "timestamp-millis"): TIMESTAMP,
     ("long", "timestamp-micros"): TIMESTAMP,
 }
+_DECIMAL = "brokerd-decimal"
+"""The logical type decimal, read by `_read_decimal`. fastavro rounds to the schema's precision."""
+_DIGITS = Context(prec=DECIMAL_DIGITS_MAX)
 _NUMBERS = {"int", "long", "float", "double"}
 _ERRORS = (
     ArithmeticError,
@@ -76,9 +79,11 @@ def avro_decoder(text: bytes, reserved: Iterable[str]) -> Decoder:
     """Return the decoder of a schema. Raises `NoColumns`, `LibraryMissing`."""
     try:
         from fastavro import parse_schema, schemaless_reader
+        from fastavro.read import LOGICAL_READERS
         from fastavro.schema import SchemaParseException
     except ModuleNotFoundError as error:
         raise LibraryMissing.of(error) from None
+    LOGICAL_READERS[f"bytes-{_DECIMAL}"] = LOGICAL_READERS[f"fixed-{_DECIMAL}"] = _read_decimal
     try:
         definition = _without_logical(json.loads(text), 0)
         parsed: Any = parse_schema(definition)
@@ -134,7 +139,7 @@ def _without_logical(schema: Any, depth: int) -> Any:
             and 0 <= scale <= precision
             and 0 < precision <= DECIMAL_DIGITS_MAX
         ):
-            return found
+            return found | {"logicalType": _DECIMAL}
     if (str(schema.get("type")), logical) not in _LOGICAL:
         found.pop("logicalType", None)
     return found
@@ -168,15 +173,15 @@ class _Builder:
             return self._array(schema, depth)
         if kind == "map":
             return self._map(schema, depth)
-        if schema.get("logicalType") == "decimal":
+        size = {"null": 0, "fixed": schema.get("size", 0)}.get(kind, 1)
+        if schema.get("logicalType") == _DECIMAL:
             decimal = pa.decimal128(schema["precision"], schema.get("scale", 0))
-            return _Type(decimal, None, 1)
+            return _Type(decimal, None, size)
         column = _LOGICAL.get((kind, schema.get("logicalType")), _PRIMITIVES.get(kind))
         if column is None and kind in self._named:
             return self.build(kind, reserved, depth + 1)
         if column is None:
             raise NoColumns(f"the type {kind!r} is unknown")
-        size = {"null": 0, "fixed": schema.get("size", 0)}.get(kind, 1)
         return _Type(column, None, size)
 
     def _record(self, schema: Any, reserved: Iterable[str], depth: int) -> _Type:
@@ -247,6 +252,14 @@ class _Builder:
                 return _Type(LONG, None, 1)
             return _Type(DOUBLE, lambda value: None if value is None else float(value), 1)
         return _Type(JSON_TEXT, lambda value: None if value is None else _json_text(value), 1)
+
+
+def _read_decimal(data: bytes, schema: Any, reader_schema: Any = None) -> Decimal:
+    """Return the decimal of a big-endian integer. Raises ValueError beyond the precision."""
+    unscaled = int.from_bytes(data, "big", signed=True)
+    if abs(unscaled) >= 10 ** schema["precision"]:
+        raise ValueError(f"a decimal has more than {schema['precision']} digits")
+    return Decimal(unscaled).scaleb(-schema.get("scale", 0), _DIGITS)
 
 
 def _kind_of(schema: Any) -> Any:

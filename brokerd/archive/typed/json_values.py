@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from decimal import Decimal
 from typing import Any, NamedTuple
 
 import msgpack
@@ -34,10 +35,15 @@ from brokerd.values import Encoding
 PACKED_BYTES_MAX = 1 << 20
 """Longer MessagePack does not fit, because one byte may take 64 bytes of memory as an object."""
 _INT_MIN, _INT_MAX = -(1 << 63), (1 << 63) - 1
+_ROUNDED_MIN, _ROUNDED_MAX = 2.0**53, 2.0**64
+"""Integers from here on are rounded as double; more bits than these no column has."""
+_TOO_LARGE = Decimal("Infinity")
+"""A JSON number beyond double. Infinity as float comes from MessagePack."""
 _KINDS = {
     bool: "boolean",
     int: "integer",
     float: "number",
+    Decimal: "number",
     str: "string",
     list: "array",
     dict: "object",
@@ -87,7 +93,7 @@ def _load(value: bytes, encoding: int) -> Any:
             return msgpack.unpackb(value)
         if not value:
             raise Misfit("empty message")
-        return json.loads(value.decode(), parse_constant=_refuse_constant)
+        return json.loads(value.decode(), parse_constant=_refuse_constant, parse_float=_parse_float)
     except (ValueError, TypeError, RecursionError, msgpack.UnpackException) as error:
         what = "MessagePack" if encoding == Encoding.MSGPACK else "JSON"
         raise Misfit(f"invalid {what} message: {str(error) or type(error).__name__}") from None
@@ -95,6 +101,21 @@ def _load(value: bytes, encoding: int) -> Any:
 
 def _refuse_constant(name: str) -> Any:
     raise ValueError(f"{name} is not JSON")
+
+
+def _parse_float(text: str) -> float | int | Decimal:
+    """Return a JSON number with fraction or exponent, or `_TOO_LARGE`.
+
+    An integer that double would round is an int.
+    """
+    value = float(text)
+    size = abs(value)
+    if size < _ROUNDED_MIN:
+        return value
+    if size == float("inf"):
+        return _TOO_LARGE
+    exact = Decimal(text) if size <= _ROUNDED_MAX else None
+    return int(exact) if exact is not None and exact == exact.to_integral_value() else value
 
 
 def _mismatch(expected: str, value: Any) -> Misfit:
@@ -114,7 +135,7 @@ def _boolean(value: Any) -> Any:
 def _integer(value: Any) -> Any:
     if type(value) is float and value.is_integer():
         value = int(value)
-    if type(value) is not int:
+    if type(value) is not int and value is not _TOO_LARGE:
         raise _mismatch("integer", value)
     if not _INT_MIN <= value <= _INT_MAX:
         raise Misfit("the integer at % has more than 64 bits")
@@ -124,6 +145,8 @@ def _integer(value: Any) -> Any:
 def _number(value: Any) -> Any:
     if type(value) is float:
         return value
+    if value is _TOO_LARGE:
+        raise Misfit("the number at % is too large")
     if type(value) is not int:
         raise _mismatch("number", value)
     try:
@@ -260,6 +283,9 @@ class _Builder:
         def convert_all(value: Any) -> Any:
             if type(value) is not dict:
                 raise _mismatch("object", value)
+            for key in value:
+                if type(key) is not str:  # MessagePack
+                    raise Misfit("JSON cannot express a key at %")
             return {key: converted(convert, one, key) for key, one in value.items()}
 
         return _Type(pa.map_(STRING, element.kind), convert_all)
@@ -288,7 +314,8 @@ class _Builder:
                 if name not in value:
                     raise Misfit("missing required field: %", name)
             if is_closed and not value.keys() <= known:
-                raise Misfit("unexpected field: %", str(next(iter(value.keys() - known))))
+                unknown = next(name for name in value if name not in known)
+                raise Misfit("unexpected field: %", str(unknown))
             found = {}
             name = ""
             try:

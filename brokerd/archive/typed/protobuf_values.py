@@ -42,6 +42,9 @@ _WRAPPERS = frozenset(
     f"google.protobuf.{name}Value"
     for name in ("Double", "Float", "Int64", "UInt64", "Int32", "UInt32", "Bool", "String", "Bytes")
 )
+_ERRORS = (AttributeError, LookupError, RecursionError, TypeError, ValueError)
+"""Exceptions for values that JSON cannot express, such as an ``Any`` of an unknown type, and for
+fields with the name of a method."""
 _SECONDS_MIN, _SECONDS_MAX = -62_135_596_800, 253_402_300_799
 """The years 1 to 9999, the range of the type Timestamp."""
 
@@ -56,6 +59,7 @@ class _Type(NamedTuple):
 def protobuf_decoder(text: bytes, reserved: Iterable[str]) -> Decoder:
     """Return the decoder of a schema. Raises `NoColumns`, `LibraryMissing`."""
     try:
+        from google.protobuf.json_format import Error as JsonError
         from google.protobuf.message import DecodeError
         from google.protobuf.message_factory import GetMessageClass
 
@@ -77,12 +81,14 @@ def protobuf_decoder(text: bytes, reserved: Iterable[str]) -> Decoder:
             raise Misfit("empty message")
         try:
             message = message_class.FromString(value)
-            missing = message.FindInitializationErrors()
+            missing = message_class.FindInitializationErrors(message)
             if missing:
                 raise Misfit("missing required field: %", missing[0])
             found: dict[str, Any] = convert(message)
-        except (DecodeError, ValueError, RecursionError) as error:
+        except DecodeError as error:
             raise Misfit(f"invalid Protobuf wire format: {error}") from None
+        except (JsonError, *_ERRORS) as error:
+            raise Misfit(f"invalid Protobuf message: {error}") from None
         return found
 
     return Decoder(kind, decode)
@@ -111,7 +117,7 @@ class _Builder:
         def convert_all(message: Any) -> Any:
             found = {}
             for name, column, convert, has_presence in fields:
-                if has_presence and not message.HasField(name):
+                if has_presence and not type(message).HasField(message, name):
                     continue
                 value = getattr(message, name)
                 found[column] = value if convert is None else convert(value)

@@ -3,7 +3,9 @@
 
 Records do not name a version. A record has the version that was the latest at its append time. If
 its value does not fit, it has the next older version that it fits: its producer had not changed
-yet. So later versions never change the columns of a record.
+yet. So later versions never change the columns of a record. Avro and Protobuf that a version can
+read, and whose columns have other types, are not read by older versions: these could find other
+values in the bytes.
 """
 
 from __future__ import annotations
@@ -123,9 +125,15 @@ class TopicSchema:
                 if decoder is None:
                     raise Misfit(self.problems[version.version])
                 row = decoder.decode(value, encoding)
+            except Misfit as misfit:
+                reason = reason or _reason(version.version, misfit.text())
+                continue
+            try:
                 return version.version, None, row if adapt is None else adapt(row)
             except Misfit as misfit:
                 reason = reason or _reason(version.version, misfit.text())
+                if version.type != "json":
+                    break
         return None, reason, None
 
     def _columns(
