@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import gc
 import random
 
 import pytest
 
 from brokerd.broker import BrokerSettings
 from brokerd.broker.delayed.prefetch import AHEAD_US, MESSAGE_BYTES, SAMPLE, earliest
+from brokerd.broker.delayed.schedule import schedule_group_partition
+from brokerd.broker.model.topics import Topic
 from brokerd.wal import WalOptions
 from tests.broker.desk import SECOND_US
 from tests.broker.test_schedule import in_an_hour, later, values
@@ -199,3 +202,32 @@ def test_the_earliest_of_many_are_about_as_many_as_wanted(total: int, permille: 
     assert abs(len(kept) - count) <= (total // 20 if total > SAMPLE else 0)
     assert sorted(kept) == sorted(wanted)[: len(kept)]
     assert sorted(wanted)[len(kept)][0] == end_us
+
+
+class TestPlans:
+    """Plans of scans that no schedule needs any more leave no memory behind."""
+
+    COUNT = 3_000
+
+    def test_each_message_is_due_before_all_others(self) -> None:
+        house = House()
+        for number in range(self.COUNT):
+            house.broker.delayed.cancel("t", later(house, b"x", 1e6 - number))
+            if number % 100 == 0:
+                house.run()
+        topic = house.broker.topics.existing("t")
+        schedule = schedule_group_partition(house.broker.context.state, topic)
+        assert schedule is not None
+        plans = [one for one in gc.get_referrers(schedule) if type(one) is tuple]
+        assert len(plans) < self.COUNT
+
+    def test_topics_are_deleted_before_their_messages_are_due(self) -> None:
+        house = House()
+        for number in range(self.COUNT):
+            later(house, b"x", 1e6, f"{number}")
+            house.run()
+            house.broker.topics.delete(f"{number}")
+        house.pass_time(1.0)
+        gc.collect()
+        deleted = [one for one in gc.get_objects() if isinstance(one, Topic) and one.deleted]
+        assert len(deleted) < self.COUNT

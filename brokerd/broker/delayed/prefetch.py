@@ -7,7 +7,8 @@ due in the next `AHEAD_US`. A thread reads them in the order of the log. Where m
 lie close together, one read brings up to a megabyte. A message that does not arrive in time is read
 when it is due.
 
-Memory: `HELD_BYTES`. A message counts with its own bytes and `MESSAGE_BYTES`.
+Memory: `HELD_BYTES`. A message counts with its own bytes and `MESSAGE_BYTES`. And a planned scan
+for each schedule.
 """
 
 from __future__ import annotations
@@ -38,6 +39,9 @@ that the last one covered."""
 
 HELD_BYTES = 64 << 20
 MESSAGE_BYTES = 350
+
+PLANS_SLACK = 1024
+"""Plans without effect that never cause a rebuild, so that a small heap is not rebuilt often."""
 
 SCAN_MESSAGES_MAX = 50_000
 """Messages that one scan reads, the earliest first. If there are more, the next scan is soon."""
@@ -168,6 +172,8 @@ class DelayedPrefetch:
         self._not_before_us: dict[GroupPartition, int] = {}
         self._heap: list[tuple[int, int, GroupPartition]] = []
         """(time, number, schedule) of each planned scan. A later plan makes an entry invalid."""
+        self._plans_max = PLANS_SLACK
+        """Size of the heap at which more than half of the plans may be without effect."""
         self._count = 0
         self._scan: _Scan | None = None
         """The scan under way."""
@@ -209,7 +215,24 @@ class DelayedPrefetch:
         self._planned_us[group_partition] = at_us
         self._count += 1
         heapq.heappush(self._heap, (at_us, self._count, group_partition))
+        if len(self._heap) > self._plans_max:
+            self._drop_plans()
         self._call_at(at_us)
+
+    def _drop_plans(self) -> None:
+        """Drop the plans that were replaced, and those for deleted topics."""
+        live = []
+        for plan in self._heap:
+            at_us, _, group_partition = plan
+            if self._planned_us.get(group_partition) != at_us:
+                continue
+            if group_partition.partition.topic.deleted:
+                self._forget(group_partition)
+            else:
+                live.append(plan)
+        heapq.heapify(live)
+        self._heap = live
+        self._plans_max = 2 * len(live) + PLANS_SLACK
 
     def _call_at(self, at_us: int) -> None:
         if self._stopped or self._scan is not None:
@@ -250,7 +273,7 @@ class DelayedPrefetch:
         """Plan the next scan of the schedule."""
         group_partition = scan.group_partition
         self._scan = None
-        del self._planned_us[group_partition]
+        self._planned_us.pop(group_partition, None)
         now_us = self._time.monotonic_us()
         if group_partition.partition.topic.deleted:
             self._forget(group_partition)
