@@ -5,8 +5,9 @@ Argon2id (RFC 9106) with the parameters of the OWASP Password Storage Cheat Shee
 passes, one lane. A hash takes about 20 ms of a core, so it runs through ``submit``, `RUNNING_MAX`
 at a time. Others wait in a queue for each source, such as the network of the client. The sources
 take turns, so that a source with many wrong passwords does not keep the right ones of others out.
-Clients that have logged in before come first. At most `WAITING_MAX` wait, and `SOURCE_MAX` of one
-source. When the queues are full, the newest of the longest queue is refused.
+Clients that have logged in before come first, and their sources take turns, too. At most
+`WAITING_MAX` wait, and `SOURCE_MAX` of one source. When the queues are full, the newest of the
+longest queue is refused; of the clients that have not logged in before, if any wait.
 """
 
 from __future__ import annotations
@@ -35,8 +36,8 @@ WAITING_MAX: Final = 512
 """Most waiting hashes: about five seconds of two cores."""
 SOURCE_MAX: Final = 64
 """Most waiting hashes of one source."""
-KNOWN: Final = ""
-"""The source of hashes that come first: of known sources, and for new passwords."""
+NEW_PASSWORDS: Final = ""
+"""The source of hashes for new passwords. It counts as known."""
 TOO_MANY: Final = "too many logins at once; try again in a second"
 
 
@@ -70,6 +71,10 @@ class _Hash(NamedTuple):
     done: HashDone
 
 
+Queues = OrderedDict[str, deque[_Hash]]
+"""Waiting hashes by source; the source that is next stands first."""
+
+
 class Passwords:
     """Hashes and checks passwords.
 
@@ -82,13 +87,14 @@ class Passwords:
         self.random_bytes = random_bytes
         self._running = 0
         self._waiting = 0
-        self._queues: OrderedDict[str, deque[_Hash]] = OrderedDict()
-        """Waiting hashes by source; the source that is next stands first."""
+        self._known: Queues = OrderedDict()
+        """Hashes of sources that have logged in before. They come first."""
+        self._others: Queues = OrderedDict()
 
     def hash(self, password: str, done: Callable[[str | None, BrokerdError | None], None]) -> None:
         """Call ``done`` with the hash, later."""
         salt = self.random_bytes(SALT_BYTES)
-        self._run(lambda: hash_password(password, salt), done, KNOWN)
+        self._run(lambda: hash_password(password, salt), done, NEW_PASSWORDS, True)
 
     def check(
         self,
@@ -103,44 +109,52 @@ class Passwords:
         ``source`` is the network of the client. ``is_known`` tells that it has logged in before.
         """
         known = password_hash or NOBODYS_HASH
-        self._run(lambda: verify_password(known, password), done, KNOWN if is_known else source)
+        self._run(lambda: verify_password(known, password), done, source, is_known)
 
-    def _run(self, work: Callable[[], Any], done: HashDone, source: str) -> None:
+    def _run(self, work: Callable[[], Any], done: HashDone, source: str, is_known: bool) -> None:
         """Queue a hash. Raises `LoginThrottled` if there is no room for it."""
-        own = len(self._queues.get(source, ()))
+        queues = self._known if is_known else self._others
+        own = len(queues.get(source, ()))
         if own >= SOURCE_MAX:
             raise LoginThrottled(TOO_MANY)
-        refused = self._make_room(source, own) if self._waiting >= WAITING_MAX else None
-        queue = self._queues.setdefault(source, deque())
-        if source == KNOWN:
-            self._queues.move_to_end(KNOWN, last=False)
-        queue.append(_Hash(work, done))
+        refused = self._make_room(queues, own) if self._waiting >= WAITING_MAX else None
+        queues.setdefault(source, deque()).append(_Hash(work, done))
         self._waiting += 1
         self._start()
         if refused is not None:
             refused.done(None, LoginThrottled(TOO_MANY))
 
-    def _make_room(self, source: str, own: int) -> _Hash:
-        """Remove the newest hash of the longest queue; raise `LoginThrottled` if that is ours."""
-        longest = max(self._queues, key=lambda one: len(self._queues[one]) if one != KNOWN else 0)
-        if longest == KNOWN or (source != KNOWN and len(self._queues[longest]) <= own + 1):
+    def _make_room(self, queues: Queues, own: int) -> _Hash:
+        """Remove the newest hash of the longest queue, for one of ``queues`` with ``own`` hashes.
+
+        Raises `LoginThrottled` if that is ours, or of known sources and ours is not.
+        """
+        candidates = self._others or self._known
+        longest = max(candidates, key=lambda source: len(candidates[source]))
+        queue = candidates[longest]
+        if candidates is queues:
+            is_ours = len(queue) <= own + 1
+        else:
+            is_ours = candidates is self._known
+        if is_ours:
             raise LoginThrottled(TOO_MANY)
-        removed = self._queues[longest].pop()
-        if not self._queues[longest]:
-            del self._queues[longest]
+        removed = queue.pop()
+        if not queue:
+            del candidates[longest]
         self._waiting -= 1
         return removed
 
     def _start(self) -> None:
         """Run the next hashes, of each source in turn."""
-        while self._running < RUNNING_MAX and self._queues:
-            source, queue = next(iter(self._queues.items()))
+        while self._running < RUNNING_MAX and self._waiting:
+            queues = self._known or self._others
+            source, queue = next(iter(queues.items()))
             work, done = queue.popleft()
             self._waiting -= 1
-            if not queue:
-                del self._queues[source]
-            elif source != KNOWN:
-                self._queues.move_to_end(source)
+            if queue:
+                queues.move_to_end(source)
+            else:
+                del queues[source]
             self._running += 1
             self._submit(work, partial(self._ran, done))
 
@@ -149,10 +163,11 @@ class Passwords:
         try:
             if error is None:
                 done(result, None)
-            elif isinstance(error, Argon2Error):
-                done(None, LimitExceeded(f"passwords cannot be checked now: {error}; try again"))
             else:
-                raise error
+                what = str(error) or type(error).__name__
+                done(None, LimitExceeded(f"passwords cannot be checked now: {what}; try again"))
+                if not isinstance(error, Argon2Error | MemoryError):
+                    raise error
         finally:
             self._start()
 

@@ -130,6 +130,33 @@ def test_known_clients_come_first() -> None:
     assert queue.checked == ["a", "a", "k"]
 
 
+def test_known_clients_of_many_addresses_may_wait() -> None:
+    """They connect again at once after a break of the network."""
+    queue = Queue()
+    for number in range(RUNNING_MAX + WAITING_MAX):
+        queue.check(f"{number}", is_known=True)
+    queue.run(RUNNING_MAX + WAITING_MAX)
+    assert len({*queue.checked}) == RUNNING_MAX + WAITING_MAX
+
+
+def test_known_clients_take_turns() -> None:
+    queue = Queue()
+    for source in "aaaaaaaab":
+        queue.check(source, is_known=True)
+    queue.run(RUNNING_MAX + 2)
+    assert "b" in queue.checked
+
+
+def test_a_queue_full_of_known_clients_refuses_others() -> None:
+    queue = Queue()
+    for number in range(RUNNING_MAX + WAITING_MAX):
+        queue.check(f"{number % 100}", is_known=True)
+    with pytest.raises(LoginThrottled):
+        queue.check("another")
+    queue.check("one more", is_known=True)
+    assert len(queue.refused) == 1
+
+
 def test_a_full_queue_refuses_the_newest_of_the_source_with_the_most() -> None:
     queue = Queue()
     for number in range(WAITING_MAX // SOURCE_MAX):
@@ -153,10 +180,21 @@ def test_a_full_queue_refuses_a_source_that_has_as_many_as_any() -> None:
     assert len(queue.refused) == 1
 
 
-def test_a_lack_of_memory_is_told_to_who_asked() -> None:
+@pytest.mark.parametrize("error", [HashingError("Memory allocation error"), MemoryError()])
+def test_a_lack_of_memory_is_told_to_who_asked(error: Exception) -> None:
     elsewhere = Elsewhere()
     told: list[tuple[bool | None, BrokerdError | None]] = []
     Passwords(elsewhere.submit, os.urandom).check("", "x", lambda *result: told.append(result))
-    elsewhere.work[0][1](None, HashingError("Memory allocation error"))
+    elsewhere.work[0][1](None, error)
+    assert told[0][0] is None
+    assert isinstance(told[0][1], LimitExceeded)
+
+
+def test_a_fault_is_told_to_who_asked_and_logged() -> None:
+    elsewhere = Elsewhere()
+    told: list[tuple[bool | None, BrokerdError | None]] = []
+    Passwords(elsewhere.submit, os.urandom).check("", "x", lambda *result: told.append(result))
+    with pytest.raises(ValueError, match="a fault"):
+        elsewhere.work[0][1](None, ValueError("a fault"))
     assert told[0][0] is None
     assert isinstance(told[0][1], LimitExceeded)
