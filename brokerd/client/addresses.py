@@ -10,6 +10,7 @@ from brokerd.client.checks import check_text
 from brokerd.client.errors import AddressError
 
 _PORT_MAX = 65_535
+_PORT_DIGITS_MAX = 5
 
 
 class Address(NamedTuple):
@@ -41,19 +42,27 @@ def parse_address(text: str) -> Address:
     bracketed = host.startswith("[") and host.endswith("]")
     host = host[1:-1] if bracketed else host
     unclear = not host or "[" in host or "]" in host or (":" in host) != bracketed
-    port_is_good = port_text.isascii() and port_text.isdigit() and int(port_text) <= _PORT_MAX
+    port_is_good = port_text.isascii() and port_text.isdigit() and _is_port(port_text)
     if not colon or unclear or not port_is_good:
         raise AddressError(f"{text!r} is not an address; write host:port, [v6]:port or unix:PATH")
-    return Address(host, int(port_text))
+    return Address(host, int(port_text.lstrip("0") or "0"))
+
+
+def _is_port(digits: str) -> bool:
+    significant = digits.lstrip("0")
+    return len(significant) <= _PORT_DIGITS_MAX and int(significant or "0") <= _PORT_MAX
 
 
 def open_socket(address: Address, timeout: float) -> socket.socket:
     """Return a connected stream socket with this timeout (seconds) and TCP_NODELAY.
 
     :raises OSError: the connection was refused or timed out; its text names the address.
+    :raises AddressError: the host cannot be a name: a part is empty or too long.
     """
     try:
         return _open_socket(address, timeout)
+    except UnicodeError as error:
+        raise AddressError(f"{address} is not an address: {error}") from None
     except OSError as error:
         error.filename = str(address)
         raise

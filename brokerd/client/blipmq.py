@@ -23,12 +23,13 @@ import logging
 import ssl
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from itertools import islice
 from math import inf
 from typing import NamedTuple, Self
 
 from brokerd.client.addresses import open_socket
-from brokerd.client.checks import check_number, check_text
+from brokerd.client.checks import check_bytes, check_number, check_text
 from brokerd.client.errors import AddressError, ConnectionLost, OutOfStep
 from brokerd.client.stream import TIMEOUT, Connect, Stream
 from brokerd.codecs.blipmq import (
@@ -89,13 +90,15 @@ class BlipmqError(BrokerdError):
     """The broker refused a request for good, or with each retry. The connection stays open.
 
     ``retryable`` is True if a later retry may help: after a NACK 500, unless the broker reached its
-    limit of topics.
+    limit of topics. ``count`` is the number of refused messages; code and text are the first one's.
     """
 
-    def __init__(self, code: int, text: str) -> None:
-        super().__init__(f"{code}: {text}")
+    def __init__(self, code: int, text: str, count: int = 1) -> None:
+        others = f" (and {count - 1} more were refused)" if count > 1 else ""
+        super().__init__(f"{code}: {text}{others}")
         self.code = code
         self.text = text
+        self.count = count
         self.retryable = code == Code.FAILED and _LASTING not in text
 
 
@@ -160,6 +163,8 @@ class BlipmqClient:
         self._unconfirmed_bytes = 0
         self._refused: dict[int, Nack] = {}
         """The refusals of unconfirmed messages, by correlation id."""
+        self._given_up: list[BlipmqError] = []
+        """Refusals of dropped messages that no `flush` has raised."""
 
     def __enter__(self) -> Self:
         return self
@@ -188,6 +193,7 @@ class BlipmqClient:
         :raises RecordTooLarge: topic and message are longer than a frame; nothing was sent.
         """
         _check(topic, qos)
+        check_bytes(message=message)
         size = DELIVERY_BYTES + len(topic.encode()) + len(message)
         if size > MAX_LENGTH:
             raise RecordTooLarge(
@@ -199,9 +205,10 @@ class BlipmqClient:
             or self._unconfirmed_bytes >= UNCONFIRMED_BYTES_MAX
         ):
             self.flush()
-        self._open()
-        request = Publish(self._next_id(), qos, topic, message)
-        self._send(request)
+        with self._closed_if_cut_short():
+            self._open()
+            request = Publish(self._next_id(), qos, topic, message)
+            self._send(request)
         if qos:
             self._unconfirmed[request.correlation_id] = request
             self._unconfirmed_bytes += size
@@ -212,10 +219,10 @@ class BlipmqClient:
         A message with a NACK 500 is sent again, after later ones. After a lost connection every
         unconfirmed message is sent again and may be stored twice.
 
-        :raises BlipmqError: a message was refused for good, or `RETRIES` times. It is dropped, and
-            all others are durable.
+        :raises BlipmqError: messages were refused for good, or `RETRIES` times. They are dropped,
+            and all others are durable. If another error ends this method first, the next `flush`
+            raises it.
         """
-        given_up: list[BlipmqError] = []
         pauses = islice(doubling(RETRY_SECONDS), RETRIES)
         while self._unconfirmed:
             self.ping()
@@ -227,19 +234,22 @@ class BlipmqClient:
                 if refusal.retryable and pause is not None:
                     again[number] = self._unconfirmed[number]
                 else:
-                    given_up.append(refusal)
+                    self._given_up.append(refusal)
             self._unconfirmed, self._unconfirmed_bytes = again, 0
             if again and pause is not None:
                 self._sleep(pause)
                 self._send_again()
-        if given_up:
-            raise given_up[0]
+        if self._given_up:
+            first, count = self._given_up[0], len(self._given_up)
+            self._given_up = []
+            raise BlipmqError(first.code, first.text, count)
 
     def _send_again(self) -> None:
-        if self._stream.connected:
-            self._send(*self._unconfirmed.values())
-        else:
-            self._open()
+        with self._closed_if_cut_short():
+            if self._stream.connected:
+                self._send(*self._unconfirmed.values())
+            else:
+                self._open()
 
     # -- subscribing --------------------------------------------------------------------------
 
@@ -256,10 +266,11 @@ class BlipmqClient:
         return self._subscribe(topic, qos)
 
     def _subscribe(self, topic: str, qos: int) -> int:
-        self._open()
-        request = Subscribe(self._next_id(), topic, qos)
-        self._send(request)
-        return self._accepted(request.correlation_id)
+        with self._closed_if_cut_short():
+            self._open()
+            request = Subscribe(self._next_id(), topic, qos)
+            self._send(request)
+            return self._accepted(request.correlation_id)
 
     def poll(self, subscription_id: int) -> Delivery | None:
         """Return the next message, or None.
@@ -267,14 +278,15 @@ class BlipmqClient:
         The result is None for an unknown subscription too: the format has no error for it.
         """
         check_number("subscription_id", subscription_id, 1, (1 << 64) - 1)
-        self._open()
-        number = self._next_id()
-        self._send(Poll(self._next_id(), subscription_id), Ping(number))
         delivery = None
-        for answer in self._until_pong(number):
-            if isinstance(answer, Publish):
-                tag, qos, name, message = answer
-                delivery = Delivery(subscription_id, tag if qos else None, qos, name, message)
+        with self._closed_if_cut_short():
+            self._open()
+            number = self._next_id()
+            self._send(Poll(self._next_id(), subscription_id), Ping(number))
+            for answer in self._until_pong(number):
+                if isinstance(answer, Publish):
+                    tag, qos, name, message = answer
+                    delivery = Delivery(subscription_id, tag if qos else None, qos, name, message)
         return delivery
 
     def receive(self, subscription_id: int, timeout: float | None = None) -> Delivery | None:
@@ -298,18 +310,38 @@ class BlipmqClient:
         It waits for no answer. The next call logs the NACK of a late acknowledgement.
         """
         if delivery.tag is not None:
-            self._open()
-            self._send(Ack(delivery.tag, delivery.subscription_id))
+            acknowledgement = Ack(delivery.tag, delivery.subscription_id)
+            with self._closed_if_cut_short():
+                self._open()
+                self._send(acknowledgement)
 
     def ping(self) -> None:
         """Wait until every request sent before is carried out and durable."""
-        self._open()
-        number = self._next_id()
-        self._send(Ping(number))
-        for _ in self._until_pong(number):
-            pass
+        with self._closed_if_cut_short():
+            self._open()
+            number = self._next_id()
+            self._send(Ping(number))
+            for _ in self._until_pong(number):
+                pass
 
     # -- the connection -----------------------------------------------------------------------
+
+    @contextmanager
+    def _closed_if_cut_short(self) -> Iterator[None]:
+        """Close the connection if anything but a refusal ends the block, such as KeyboardInterrupt.
+
+        The next call would take the answers that are still to come for its own.
+        """
+        is_whole = False
+        try:
+            yield
+            is_whole = True
+        except BlipmqError:
+            is_whole = True
+            raise
+        finally:
+            if not is_whole:
+                self.close()
 
     def _next_id(self) -> int:
         self._last_id += 1

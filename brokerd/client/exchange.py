@@ -19,7 +19,6 @@ from typing import Generic, Protocol, TypeVar
 
 from brokerd.client.errors import ConnectionLost, OutOfStep
 from brokerd.client.stream import Stream
-from brokerd.errors import BrokerdError
 
 AT_ONCE = (0.0,)
 """One attempt more, without a pause."""
@@ -121,9 +120,7 @@ class Exchange(Generic[Asked, Told]):
         """Connect if not connected; after a failure try again after each remaining pause."""
         while not self._stream.connected:
             try:
-                self._stream.open()
-                self._reader = self._new_reader()
-                self._greet()
+                self._open()
             except (ssl.SSLCertVerificationError, OutOfStep):
                 raise
             except OSError:
@@ -132,18 +129,21 @@ class Exchange(Generic[Asked, Told]):
                     raise
                 self._sleep(pause)
 
-    def _greet(self) -> None:
-        """Send the greeting on a new connection."""
-        greeting = self._greeting()
-        if greeting is None:
-            return
-        answers: list[Told] = []
-        self._exchange([greeting], [self._encode(greeting)], answers, 0.0)
+    def _open(self) -> None:
+        """Connect and send the greeting. A connection without its greeting is closed."""
+        is_greeted = False
         try:
-            self._greeted(answers[0])
-        except BrokerdError:
-            self.close()
-            raise
+            self._stream.open()
+            self._reader = self._new_reader()
+            greeting = self._greeting()
+            if greeting is not None:
+                answers: list[Told] = []
+                self._exchange([greeting], [self._encode(greeting)], answers, 0.0)
+                self._greeted(answers[0])
+            is_greeted = True
+        finally:
+            if not is_greeted:
+                self.close()
 
     def _may_send_again(self, error: OSError, rest: Sequence[Asked]) -> bool:
         """Return whether unanswered requests may be sent again."""

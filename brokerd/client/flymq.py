@@ -235,12 +235,19 @@ class FlymqClient(FlymqAdmin, FlymqGroups, FlymqLater, FlymqSchemas):
     def login(self, user: str, password: str) -> LoggedIn:
         """Log in, on later connections too. A failed login changes nothing.
 
+        A new connection logs in as this account at once, and not first as the one before.
         The names in the result are empty if the broker answers in a layout without names.
         """
         check_text(user=user, password=password)
         request = Auth(user, password)
-        answer = self._call(request, LoggedIn)
-        self._login = request
+        before, is_in = self._login, False
+        if before is not None:
+            self._login = request
+        try:
+            answer = self._call(request, LoggedIn)
+            is_in = True
+        finally:
+            self._login = request if is_in else before
         return answer
 
     def change_password(self, user: str, password: str, old_password: str = "") -> None:

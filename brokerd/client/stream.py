@@ -16,6 +16,8 @@ Connect = Callable[[Address, float], socket]
 TIMEOUT = 60.0
 """Seconds to connect, and to wait for bytes of an answer, unless a client says otherwise."""
 RECEIVE_BYTES = 65_536
+_POLL_MS_MAX = (1 << 31) - 1
+"""Longest wait of poll(2), 24 days, in place of longer ones."""
 _NOTHING_YET = (TimeoutError, BlockingIOError, ssl.SSLWantReadError)
 _NOT_NOW = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
@@ -66,7 +68,7 @@ class Stream:
                     opened = self._ssl_context.wrap_socket(
                         opened, server_hostname=self._server_hostname
                     )
-                except OSError:
+                except (OSError, ValueError):  # ValueError: the name cannot be checked
                     opened.close()
                     raise
             self._socket = opened
@@ -163,4 +165,4 @@ def _is_ready(opened: socket, to_send: bool, timeout: float) -> bool:
     """Wait until bytes arrive, or if ``to_send`` until bytes can be sent."""
     poll = select.poll()
     poll.register(opened, select.POLLIN | (select.POLLOUT if to_send else 0))
-    return bool(poll.poll(timeout * 1000))
+    return bool(poll.poll(min(timeout * 1000, _POLL_MS_MAX)))

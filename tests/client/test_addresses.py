@@ -40,6 +40,7 @@ def test_an_address_is_read_and_written_alike(text, address):
         "unix:",
         "host:٣",
         "[host]x:1",
+        "host:" + "9" * 5_000,
     ],
 )
 def test_a_wrong_address_is_refused_by_name(text):
@@ -50,6 +51,12 @@ def test_a_wrong_address_is_refused_by_name(text):
 def test_what_is_no_text_is_no_address():
     with pytest.raises(TypeError, match="address must be a str, not None"):
         parse_address(None)
+
+
+@pytest.mark.parametrize("host", ["a..b", ".a", f"{'x' * 70}.y", "é..é"])
+def test_a_host_that_can_be_no_name_is_refused(host: str) -> None:
+    with pytest.raises(AddressError, match=r":9000 is not an address: .*label"):
+        open_socket(parse_address(f"{host}:9000"), 5.0)
 
 
 def test_a_unix_socket_is_opened(tmp_path):

@@ -10,6 +10,7 @@ import pytest
 
 from brokerd.broker import BrokerSettings
 from brokerd.client.blipmq import (
+    FIRST_ID,
     POLL_SECONDS,
     POLL_SECONDS_MAX,
     RETRIES,
@@ -299,6 +300,59 @@ def test_a_message_ends_the_wait_and_the_next_one_begins_anew(desk: Desk) -> Non
     desk.pauses.clear()
     delivery = desk.client.receive(one)
     assert delivery is not None and delivery.message == b"a" and desk.pauses == []
+
+
+def test_a_refusal_is_told_by_the_next_flush_if_the_connection_ends_first() -> None:
+    """The message is dropped: without the refusal it would look durable."""
+    first = bm_id(0)
+    with Peer.open() as peer:
+        answers = [
+            *(bm.Ack(first + number, 0) for number in (0, 1)),
+            bm.Nack(first + 2, 403, "not permitted"),
+            bm.Nack(first + 3, 500, "the disk is full"),
+            bm.Nack(first + 4, 413, "too large"),
+            bm.Pong(first + 5),
+        ]
+        peer.will_accept(*map(bm.encode, answers), then_close=True)
+        again = [*(bm.Ack(first + number, 0) for number in (7, 8)), bm.Pong(first + 9)]
+        peer.will_accept(*map(bm.encode, again))
+        client = BlipmqClient(
+            "broker:5555", api_key="key", connect=peer.connect, sleep=peer.slept.append
+        )
+        for message in (b"a", b"b", b"c"):
+            client.publish("t", message)
+        with pytest.raises(ConnectionLost):
+            client.flush()
+        with pytest.raises(
+            BlipmqError, match=r"403: not permitted \(and 1 more were refused\)"
+        ) as told:
+            client.flush()
+        assert told.value.count == 2
+        client.flush()
+
+
+def bm_id(number: int) -> int:
+    """The correlation id of a client's request, from 0."""
+    return FIRST_ID + 1 + number
+
+
+@pytest.mark.parametrize("interrupted", [1, 2, 3])
+def test_an_interrupted_call_leaves_no_answer_for_the_next_one(
+    desk: Desk, interrupted: int
+) -> None:
+    """A message of one subscription was returned as that of another."""
+    one, other = desk.client.subscribe("one"), desk.client.subscribe("other")
+    desk.client.publish("one", b"a")
+    desk.client.flush()
+
+    def interrupt(most: int) -> bytes:
+        raise KeyboardInterrupt
+
+    desk.ends[-1].recv = interrupt  # type: ignore[method-assign]
+    with pytest.raises(KeyboardInterrupt):
+        (desk.client.poll, desk.client.receive, lambda _: desk.client.ping())[interrupted - 1](one)
+    assert desk.client.poll(other) is None
+    assert len(desk.ends) == 2
 
 
 # -- endings --------------------------------------------------------------------------------------

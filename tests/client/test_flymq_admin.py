@@ -178,6 +178,25 @@ def test_a_later_login_holds_for_later_connections(peer: FlymqPeer) -> None:
     assert peer.requests(1) == [BOB_COMES, fm.ListTopics()]
 
 
+def test_a_right_login_needs_no_right_one_before(peer: FlymqPeer) -> None:
+    """The account of the first login was deleted, and the connection lost."""
+    peer.will_accept(WELCOME, WELCOME, TOPICS, in_bytes=True)
+    with client_of(peer, user="gone", password="old") as client:
+        assert client.login("bob", "pw").user == "bob"
+        assert client.list_topics() == ("t",)
+    assert peer.requests() == [BOB_COMES, BOB_COMES, fm.ListTopics()]
+
+
+def test_a_connection_whose_login_cannot_be_sent_is_not_used(peer: FlymqPeer) -> None:
+    peer.will_accept()
+    peer.will_accept()
+    with client_of(peer, user="u" * 70_000, password="pw", timeout=1.0) as client:
+        for _ in range(2):
+            with pytest.raises(ValueError, match="too long"):
+                client.list_topics()
+    assert peer.received(0) == peer.received(1) == b""
+
+
 def test_who_changes_his_own_password_logs_in_with_the_new_one_later(peer: FlymqPeer) -> None:
     changed = fm.ok(Opcode.PASSWORD_CHANGE, "bob")
     peer.will_accept(WELCOME)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Iterator
+from threading import Timer
 
 import pytest
 
@@ -113,3 +114,13 @@ def test_an_end_is_told_while_bytes_are_sent(peers: list[socket.socket]) -> None
     with pytest.raises(ConnectionLost, match="broker:1"):
         stream.transfer(bytearray(b"ask"), 5.0)
     assert not stream.connected
+
+
+def test_a_wait_of_a_month_is_no_fault_of_the_system(peers: list[socket.socket]) -> None:
+    """poll(2) takes 24 days: a longer wait failed after the request was sent."""
+    stream = stream_to(peers)
+    stream.open()
+    Timer(0.05, peers[0].sendall, (b"answer",)).start()
+    assert stream.transfer(bytearray(), 30 * 86_400.0) == b""
+    assert stream.transfer(bytearray(), 30 * 86_400.0) == b"answer"
+    stream.close()
