@@ -152,11 +152,12 @@ bench: $(READY)
 	$(if $(ARGS),,$(BIN)/python -m benchmarks.minutes --size 10 --seconds 30)
 	$(if $(ARGS),,$(BIN)/python -m benchmarks.spark)
 
-# A crash point of "changes", "archive" or "requests" is a whole run. make soak runs all points and new seeds.
+# A crash point of "changes", "archive", "requests" or of "killed-changes" is a whole run. make soak runs all points and new seeds.
 sim: $(READY)
 	$(BIN)/python -m simulator --seeds 0..119 $(WITH_JOBS)
-	$(BIN)/python -m simulator.crashpoints --workload broker --workload log --every 2 $(WITH_JOBS)
+	$(BIN)/python -m simulator.crashpoints --workload broker --workload log --workload killed-log --every 2 $(WITH_JOBS)
 	$(BIN)/python -m simulator.crashpoints --workload changes --workload archive --every 33 $(WITH_JOBS)
+	$(BIN)/python -m simulator.crashpoints --workload killed-changes --workload killed-archive --every 66 $(WITH_JOBS)
 	$(BIN)/python -m simulator.crashpoints --workload rollup --every 33 $(WITH_JOBS)
 	$(BIN)/python -m simulator.crashpoints --workload bucket --workload requests --every 9 $(WITH_JOBS)
 	$(BIN)/python -m simulator.crashpoints --workload throttled --workload drawn --every 33 $(WITH_JOBS)

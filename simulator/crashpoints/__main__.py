@@ -75,13 +75,13 @@ def shares(arguments: argparse.Namespace) -> list[Share]:
 
 def table(outcomes: list[Outcome]) -> Iterator[str]:
     """Format counts and results by workload and disk call."""
-    yield f"{'workload':<10}{'disk call':<16}{'points':>8}{'checks':>8}{'violations':>12}"
+    yield f"{'workload':<16}{'disk call':<16}{'points':>8}{'checks':>8}{'violations':>12}"
     for outcome in outcomes:
         wrong = Counter(f.point.call for f in outcome.findings if f.point is not None)
         sides = outcome.points // max(1, outcome.calls.total())
         for call in sorted(outcome.calls):
             row = (outcome.calls[call] * sides, outcome.checks[call], wrong[call])
-            yield f"{outcome.workload:<10}{call:<16}{row[0]:>8}{row[1]:>8}{row[2]:>12}"
+            yield f"{outcome.workload:<16}{call:<16}{row[0]:>8}{row[1]:>8}{row[2]:>12}"
 
 
 def told(finding: Finding) -> str:

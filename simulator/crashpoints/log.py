@@ -7,7 +7,11 @@ clean closes, one SIGKILL and two losses of power, the last three during commits
 segments, some in the middle of the log; later starts begin at the newest snapshot.
 
 A frame must stay, byte for byte and in order, once `Wal.on_durable` has reported it or a start has
-replayed it. A snapshot must stay once `Snapshots.write` has returned.
+replayed it. A snapshot must stay once `Snapshots.write` has returned. The log must open without the
+newest snapshot, too.
+
+`killed_run` adds a life to the run at a crash point: SIGKILL there, which loses nothing, a start, a
+few drawn steps, and a loss of power at a drawn call.
 """
 
 from __future__ import annotations
@@ -15,14 +19,17 @@ from __future__ import annotations
 import traceback
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from itertools import cycle
 from random import Random
 from typing import NamedTuple
 
 import msgpack
 
+from brokerd.errors import DamagedData
 from brokerd.wal import Frame, RecoveryReport, SnapshotChunk, Snapshots, WalOptions
 from brokerd.wal.damage.verify import verify
+from brokerd.wal.snapshot import KEPT_SNAPSHOTS
 from brokerd.walformat import (
     SEGMENT_BYTES_MIN,
     Entry,
@@ -32,12 +39,16 @@ from brokerd.walformat import (
     encode_group_events,
     encode_records,
 )
-from simulator.crashpoints.points import LOST, Point, require
+from simulator.crashpoints.points import CHANGING, LOST, Point, require
 from simulator.machine.bare import STATE_DIR, WAL_DIR, BareLog
 from simulator.machine.crash import CrashModel
 from simulator.machine.disk import Call, PowerLost, SimDisk
 
 SEED = 2
+STEPS_MAX = 6
+"""The most steps of a life after a SIGKILL."""
+CALLS_MAX = 160
+"""The power goes at the latest at this changing call of a life after a SIGKILL."""
 SIZES = (0, 1, 7, 8, 9, 430, 512, 3_900, 4_096, 9_000, 20_000)
 """Sizes of bodies: around the alignment, a sector, a block, and parts of a segment."""
 LARGE_BYTES = 150_000
@@ -107,13 +118,18 @@ class LogScript:
 
     # -- one life -------------------------------------------------------------------------------
 
-    def _live(self) -> Log:
+    def _start(self) -> Log:
+        """Start the log. The frames that it replays must stay from now on."""
         log = Log(self.disk, self._chance.randbytes)
         before = self.below(log.from_lsn) + len(log.frames)
         del self.frames[before:], self.ends[before:]
         self.durable = before
         log.wal.on_durable = lambda ticket: self._is_durable(before + ticket)
         log.run()
+        return log
+
+    def _live(self) -> Log:
+        log = self._start()
         self._append_in_turn(log, 8)
         self._write_snapshot(log)
         self._append_together(log, 14)
@@ -124,8 +140,43 @@ class LogScript:
         self._write_snapshot(log)
         self._append_in_turn(log, 1)
         self._write_snapshot(log)
-        self._delete_segments(log)
+        require(self._delete_segments(log) > 0, "a life leaves segments to delete")
         return log
+
+    def killed_run(self, model: CrashModel, chance: Random) -> LogScript:
+        """Return a copy of this run that is killed now, starts, and then loses its power."""
+        run = LogScript()
+        run.disk = self.disk.fork()
+        run.disk.kill()
+        run.frames, run.ends, run.durable = [*self.frames], [*self.ends], self.durable
+        run.snapshots, run.snapshots_done = [*self.snapshots], self.snapshots_done
+        run._chance = chance
+        left = chance.randint(1, CALLS_MAX)
+
+        def enter(call: Call) -> None:
+            nonlocal left
+            left -= call.name in CHANGING
+            if left < 0:
+                raise PowerLost
+
+        run.disk.enter = enter
+        with suppress(PowerLost):
+            run._live_on()
+        run.disk.enter = lambda call: None
+        run.disk.crash(model, chance)
+        return run
+
+    def _live_on(self) -> None:
+        """Start, and do a few steps in any order."""
+        log = self._start()
+        steps: list[Callable[[Log], object]] = [
+            lambda log: self._append_in_turn(log, 2),
+            self._seal,
+            self._write_snapshot,
+            self._delete_segments,
+        ]
+        for step in self._chance.choices(steps, k=self._chance.randint(1, STEPS_MAX)):
+            step(log)
 
     def below(self, lsn: int) -> int:
         """Return how many frames end at or below an LSN."""
@@ -173,15 +224,17 @@ class LogScript:
         log.snapshots.write(lsn, chunks)
         self.snapshots_done = len(self.snapshots)
 
-    def _delete_segments(self, log: Log) -> None:
-        """Delete the segments that the older snapshot covers, except every third."""
+    def _delete_segments(self, log: Log) -> int:
+        """Delete the segments that the older snapshot covers, except every third.
+
+        Returns their number.
+        """
         below_lsn = log.snapshots.second_newest()
-        require(below_lsn is not None, "there are two snapshots")
         removables = log.wal.deleter.plan_removal({}, (), below_lsn or 0).run()
         gone = [one for number, one in enumerate(removables) if number % 3]
-        require(len(gone) > 0, "a life leaves segments to delete")
         log.wal.deleter.delete(gone)
         log.run()
+        return len(gone)
 
     def _leave_under_way(self, log: Log) -> None:
         """Append frames in two segments; only the first segment is durable when this life ends."""
@@ -256,9 +309,10 @@ def check_log(disk: SimDisk, point: Point, model: CrashModel, script: LogScript)
     """Return the faults of ``disk`` after a crash. The check changes the disk."""
     chance = point.chance(model)
     try:
+        problems = list(_older_problems(disk.fork(), script, chance))
         log = Log(disk, chance.randbytes)
         log.run()
-        problems = list(_recovery_problems(log))
+        problems += _recovery_problems(log)
         below = script.below(log.from_lsn)
         problems += _frame_problems(log, script.frames[below:], script.durable - below)
         problems += _snapshot_problems(log, script)
@@ -279,6 +333,21 @@ def check_log(disk: SimDisk, point: Point, model: CrashModel, script: LogScript)
     except Exception:
         return [traceback.format_exc()]  # any error: the log should have opened
     return problems
+
+
+def _older_problems(disk: SimDisk, script: LogScript, chance: Random) -> Iterator[str]:
+    """Check that the log opens without its newest snapshot. Changes the disk."""
+    names = Snapshots(disk, STATE_DIR, chance.randbytes).names()
+    if len(names) < KEPT_SNAPSHOTS:
+        return
+    disk.unlink(f"{STATE_DIR}/{names[0]}")
+    try:
+        log = Log(disk, chance.randbytes)
+    except DamagedData as error:
+        yield f"without the snapshot {names[0]}: {error}"
+        return
+    below = script.below(log.from_lsn)
+    yield from _frame_problems(log, script.frames[below:], script.durable - below)
 
 
 def _recovery_problems(log: Log) -> Iterator[str]:

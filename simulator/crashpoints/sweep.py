@@ -7,6 +7,7 @@ the same to the byte.
 
 from __future__ import annotations
 
+import traceback
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable
 from functools import lru_cache, partial
@@ -26,7 +27,7 @@ from simulator.crashpoints.expect import RecordedRun
 from simulator.crashpoints.log import LogScript, check_log
 from simulator.crashpoints.points import CHANGING, LOST, TREE_CHANGING, Hooked, Point, Points
 from simulator.crashpoints.rollup import RollupScript, SealedLog, check_rollup
-from simulator.crashpoints.runs import problems, strikes
+from simulator.crashpoints.runs import Strike, problems, problems_after_kill, strikes
 from simulator.crashpoints.script import Script
 from simulator.machine.bucket import CHANGING as BUCKET_CHANGING
 from simulator.machine.crash import CrashModel
@@ -101,6 +102,22 @@ def _sweep_log(wanted: Callable[[int], bool], models: tuple[CrashModel, ...]) ->
         return check_log(point.crashed(script.disk, model), point, model, script)
 
     return _sweep("log", known, script, problem, _Share(wanted, models, check, script.disk))
+
+
+def _sweep_killed_log(wanted: Callable[[int], bool], models: tuple[CrashModel, ...]) -> Outcome:
+    """Kill the process at each point, start again, and lose the power a few steps later."""
+    known, script = LogScript(), LogScript()
+    problem = _play(known)
+
+    def check(point: Point, model: CrashModel) -> list[str]:
+        try:
+            run = script.killed_run(model, point.chance(model))
+        except Exception:
+            return [traceback.format_exc()]  # any error: the log should have gone on
+        return check_log(run.disk, point, model, run)
+
+    share = _Share(wanted, models, check, script.disk)
+    return _sweep("killed-log", known, script, problem, share)
 
 
 def _sweep_rollup(wanted: Callable[[int], bool], models: tuple[CrashModel, ...]) -> Outcome:
@@ -181,9 +198,34 @@ def _sweep_drawn(wanted: Callable[[int], bool], models: tuple[CrashModel, ...]) 
     return Outcome("drawn", calls, DRAWN, checks, findings)
 
 
-def _sweep_runs(
+def _sweep_power_losses(
     workload: str, plan: Plan, wanted: Callable[[int], bool], models: tuple[CrashModel, ...]
 ) -> Outcome:
+    def check(strike: Strike, point: Point, model: CrashModel) -> list[str]:
+        return problems(plan, strike, model)
+
+    return _sweep_runs(workload, plan, check, wanted, models)
+
+
+def _sweep_kills(
+    workload: str, plan: Plan, wanted: Callable[[int], bool], models: tuple[CrashModel, ...]
+) -> Outcome:
+    """Kill the process at each point, start again, and lose the power in that life."""
+
+    def check(strike: Strike, point: Point, model: CrashModel) -> list[str]:
+        return problems_after_kill(plan, strike, model, point.chance(model))
+
+    return _sweep_runs(workload, plan, check, wanted, models)
+
+
+def _sweep_runs(
+    workload: str,
+    plan: Plan,
+    check: Callable[[Strike, Point, CrashModel], list[str]],
+    wanted: Callable[[int], bool],
+    models: tuple[CrashModel, ...],
+) -> Outcome:
+    """Play the plan once for each point and model."""
     checks: Counter[str] = Counter()
     findings: list[Finding] = []
     found = strikes(plan)
@@ -191,7 +233,7 @@ def _sweep_runs(
         for model in models if wanted(number) else ():
             checks[strike.call] += 1
             point = Point(workload, number, "before", strike.call, f"call {strike.nth}")
-            texts = problems(plan, strike, model)
+            texts = check(strike, point, model)
             findings += (Finding(point, model, text) for text in texts[:PROBLEMS_MAX])
     calls = Counter[str](strike.call for strike in found)
     return Outcome(workload, calls, len(found), checks, findings)
@@ -200,8 +242,11 @@ def _sweep_runs(
 WORKLOADS: dict[str, Callable[[Callable[[int], bool], tuple[CrashModel, ...]], Outcome]] = {
     "broker": _sweep_broker,
     "log": _sweep_log,
-    "changes": partial(_sweep_runs, "changes", changes.PLAN),
-    "archive": partial(_sweep_runs, "archive", archive.PLAN),
+    "killed-log": _sweep_killed_log,
+    "changes": partial(_sweep_power_losses, "changes", changes.PLAN),
+    "killed-changes": partial(_sweep_kills, "killed-changes", changes.PLAN),
+    "archive": partial(_sweep_power_losses, "archive", archive.PLAN),
+    "killed-archive": partial(_sweep_kills, "killed-archive", archive.PLAN),
     "rollup": _sweep_rollup,
     "bucket": _sweep_bucket,
     "requests": _sweep_requests,

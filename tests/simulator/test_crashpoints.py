@@ -28,7 +28,7 @@ from simulator.crashpoints.expect import (
 )
 from simulator.crashpoints.expect import Settled as SettledStep
 from simulator.crashpoints.log import LogScript
-from simulator.crashpoints.points import CHANGING, Points
+from simulator.crashpoints.points import CHANGING, Point, Points
 from simulator.crashpoints.script import Script
 from simulator.crashpoints.sweep import Outcome, sweep
 from simulator.history.operations import (
@@ -75,7 +75,7 @@ def texts(outcome: Outcome) -> str:
 # -- the promise -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("workload", WORKLOADS)
+@pytest.mark.parametrize("workload", [*WORKLOADS, "killed-log"])
 def test_nothing_acknowledged_is_lost_at_any_crash_point(workload: str) -> None:
     """A slice of the points, all four models; and there are enough points in all."""
     outcome = slice_of(workload)
@@ -88,6 +88,17 @@ def test_nothing_acknowledged_is_lost_at_any_crash_point(workload: str) -> None:
 @pytest.mark.slow
 def test_what_a_plan_does_is_atomic_and_durable_at_every_crash_point(workload: str) -> None:
     """A smaller slice, for each point is a whole run."""
+    outcome = sweep(workload, lambda number: number % 240 == 60, tuple(CrashModel))
+    assert not outcome.findings, texts(outcome)
+    assert outcome.points >= 400
+    assert outcome.checks.total() >= outcome.points // 240 * len(CrashModel)
+
+
+@pytest.mark.parametrize("workload", ["killed-changes", "killed-archive"])
+@pytest.mark.slow
+def test_a_loss_of_power_in_the_life_after_a_kill_takes_nothing_acknowledged(
+    workload: str,
+) -> None:
     outcome = sweep(workload, lambda number: number % 240 == 60, tuple(CrashModel))
     assert not outcome.findings, texts(outcome)
     assert outcome.points >= 400
@@ -320,6 +331,32 @@ def test_a_snapshot_that_is_named_before_it_is_synced_is_found(
     monkeypatch.setattr(SimFile, "sync", sync_no_snapshot)
     outcome = slice_of(workload, 10, CrashModel.DROP)
     assert "snapshot" in texts(outcome)
+
+
+def test_a_deletion_for_a_snapshot_that_a_killed_process_did_not_sync_is_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """At the points where the process is killed between the rename and the sync."""
+    unsynced: set[int] = set()
+
+    def note(point: Point) -> None:
+        if (point.side, point.call) == ("after", "rename") and point.name.endswith(".snap"):
+            unsynced.add(point.number)
+
+    script = LogScript()
+    points = Points("killed-log", lambda number: True, note)
+    points.watch(script.disk)
+    script.play()
+
+    def second_newest(self: Snapshots) -> int | None:
+        self._is_synced = True
+        return really(self)
+
+    really = Snapshots.second_newest
+    monkeypatch.setattr(Snapshots, "second_newest", second_newest)
+    outcome = sweep("killed-log", unsynced.__contains__, tuple(CrashModel))
+    assert "without the snapshot" in texts(outcome)
+    assert outcome.losses == 0, "the newest snapshot alone holds everything"
 
 
 def test_a_snapshot_that_forgets_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
