@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import duckdb
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from brokerd.archive.parquet import plain_file
@@ -41,6 +43,50 @@ def test_what_is_written_comes_back(place: Place, monkeypatch: pytest.MonkeyPatc
     ]
     other = pa.schema([("text", pa.large_string())])
     assert next(file.read(other)).schema == other
+
+
+def test_large_values_end_a_row_group(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Writer and readers hold a row group in memory."""
+    monkeypatch.setattr(plain_file, "GROUP_BYTES", 100_000)
+    store = open_store(place)
+    with PlainFileWriter(store, "some", SCHEMA) as writer:
+        for number in range(7):
+            writer.write(pa.table({"number": [number], "text": ["x" * 40_000]}, SCHEMA))
+        path = writer.close("some/file.parquet").path
+    assert [len(rows) for rows in PlainFileReader(store, path).read(SCHEMA)] == [3, 3, 1]
+
+
+def test_no_filter_loses_rows_with_nan(tmp_path: Path) -> None:
+    """Arrow's statistics leave NaN out, and other programs take it for the largest number."""
+    kind = pa.struct(
+        [
+            ("n", pa.int64()),
+            ("x", pa.float64()),
+            ("l", pa.list_(pa.field("element", pa.float64()))),
+            ("m", pa.map_(pa.string(), pa.float64())),
+        ]
+    )
+    nan = float("nan")
+    values = [{"n": 1, "x": x, "l": [x], "m": {"k": x}} for x in (1.0, nan)]
+    columns = {"x": [1.0, nan], "n": [1, 2], "s.t": ["a", "b"], "s": values}
+    schema = pa.schema([("x", pa.float64()), ("n", pa.int64()), ("s.t", pa.string()), ("s", kind)])
+    with PlainFileWriter(open_store(tmp_path), "some", schema) as writer:
+        writer.write(pa.table(columns, schema))
+        path = tmp_path / writer.close("some/file.parquet").path
+    for where, found in (
+        ("x > 100", [2]),
+        ("x = 'NaN'::double", [2]),
+        ("s.x > 100", [2]),
+        ("n > 1", [2]),
+        ("n > 2", []),
+    ):
+        query = duckdb.sql(f"SELECT n FROM '{path}' WHERE {where}")
+        assert [n for (n,) in query.fetchall()] == found, where
+    group = pq.read_metadata(path).row_group(0)
+    columns = [group.column(at) for at in range(group.num_columns)]
+    assert {one.path_in_schema for one in columns if one.statistics is not None} == {
+        *("n", "s.t", "s.n", "s.m.key_value.key")
+    }
 
 
 def test_a_file_without_rows_is_one(place: Place) -> None:

@@ -23,6 +23,8 @@ from brokerd.errors import DamagedData
 
 GROUP_ROWS = 128 << 10
 """The number of rows of a row group."""
+GROUP_BYTES = 64 << 20
+"""The size in memory at which a row group has fewer rows."""
 
 
 class PlainFileReader:
@@ -102,10 +104,15 @@ class PlainFileWriter:
         self._schema = schema
         self._sink = FileSink(store.create(directory))
         self._writer = pq.ParquetWriter(
-            self._sink, schema, compression="zstd", write_page_checksum=True
+            self._sink,
+            schema,
+            compression="zstd",
+            write_page_checksum=True,
+            write_statistics=_columns_with_limits(schema),
         )
         self._waiting: list[pa.Table] = []
         self._waiting_rows = 0
+        self._waiting_bytes = 0
         self._rows = 0
         self._minimum: dict[str, int] = {}
         self._maximum: dict[str, int] = {}
@@ -129,7 +136,8 @@ class PlainFileWriter:
         """Append rows with the columns of the schema."""
         self._waiting.append(rows)
         self._waiting_rows += len(rows)
-        if self._waiting_rows >= GROUP_ROWS:
+        self._waiting_bytes += rows.nbytes
+        if self._waiting_rows >= GROUP_ROWS or self._waiting_bytes >= GROUP_BYTES:
             self._flush()
 
     def close(self, path: str) -> PlainFileInfo:
@@ -151,7 +159,7 @@ class PlainFileWriter:
         if not self._waiting_rows:
             return
         rows = pa.concat_tables(self._waiting)
-        self._waiting, self._waiting_rows = [], 0
+        self._waiting, self._waiting_rows, self._waiting_bytes = [], 0, 0
         self._writer.write_table(rows, row_group_size=len(rows))
         self._rows += len(rows)
         self._facts.update(rows)
@@ -160,6 +168,32 @@ class PlainFileWriter:
             if found["min"] is not None:
                 self._minimum[name] = min(found["min"], self._minimum.get(name, found["min"]))
                 self._maximum[name] = max(found["max"], self._maximum.get(name, found["max"]))
+
+
+def _columns_with_limits(schema: pa.Schema) -> list[str]:
+    """Return the columns whose row groups get a smallest and a largest value: all but double.
+
+    Arrow leaves NaN out of both. For Spark and DuckDB NaN is the largest number, so they would skip
+    row groups with NaN.
+    """
+    columns = [one for field in schema for one in _leaves(field.name, field.type)]
+    # Parquet's writer knows a column by its path alone, and a name may have dots.
+    doubles = {path for path, kind in columns if pa.types.is_floating(kind)}
+    return [path for path, _ in columns if path not in doubles]
+
+
+def _leaves(path: str, kind: pa.DataType) -> Iterator[tuple[str, pa.DataType]]:
+    """Yield the columns without nested columns, by their paths in the file."""
+    if pa.types.is_struct(kind):
+        for field in kind.fields:
+            yield from _leaves(f"{path}.{field.name}", field.type)
+    elif pa.types.is_list(kind):
+        yield from _leaves(f"{path}.list.element", kind.value_type)
+    elif pa.types.is_map(kind):
+        yield from _leaves(f"{path}.key_value.key", kind.key_type)
+        yield from _leaves(f"{path}.key_value.value", kind.item_type)
+    else:
+        yield path, kind
 
 
 @contextmanager
