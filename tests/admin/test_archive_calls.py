@@ -30,7 +30,7 @@ def test_it_is_described_before_there_is_one(caller: Caller) -> None:
     assert status == 200
     assert (answer["version"], answer["usable"], answer["files"]) == (None, False, 0)
     assert answer["waiting_bytes"] == dict.fromkeys(
-        ("archive", "events", "newer", "snapshot", "bounds", "lacking"), 0
+        ("archive", "events", "proof", "newer", "snapshot", "bounds", "lacking"), 0
     )
     assert answer["bounds"]["error"] is None
 

@@ -8,6 +8,9 @@ import pytest
 from twisted.logger import capturedLogs
 
 from brokerd.archive.contract.view import Archive
+from brokerd.broker.archive.refresher import SILENT_SECONDS
+from brokerd.wal import WalOptions
+from brokerd.wal.segment import SegmentStatus
 from simulator.machine.bare import WAL_DIR as WAL
 from simulator.machine.disk import SimDisk
 from tests.broker.desk import produce
@@ -77,37 +80,81 @@ def test_one_that_is_ahead_of_the_log_is_refused_also_when_the_log_catches_up() 
     assert not usable(house), "nor is its next version used"
 
 
-def test_the_segment_by_which_a_restart_refuses_it_again_stays() -> None:
-    """All records of the segment are removed, and no others that the archive claims to have."""
-    archive = FakeArchive()
-    few = settings(snapshot_interval_bytes=16 * KIB)
-    house = make(archive, settings=few, options=SMALL)
+FEW = settings(snapshot_interval_bytes=16 * KIB)
+
+
+def trimmed(archive: FakeArchive) -> House:
+    """Return a broker that refuses its archive, all of whose records below 400 KiB are removed."""
+    house = make(archive, settings=FEW, options=SMALL)
     fill(house, 20)
     older = house.disk.copy()
     fill(house, 100)
     archived(house, archive)
-    house = make(archive, older, settings=few, options=SMALL)
+    house = make(archive, older, settings=FEW, options=SMALL)
     assert not usable(house)
     fill(house, 400)
     (partition,) = house.broker.topics.existing("t").partitions
     house.broker.topics.trim("t", 0, partition.next_offset)
     fill(house, 100)
+    return house
+
+
+def proofs(house: House, archive: FakeArchive) -> list[SegmentStatus]:
+    """Return the segments at the end of the archive."""
     lsn = archive.versions[-1].records_lsn
+    return [s for s in house.wal.segments() if s.first_lsn < lsn <= s.end_lsn]
 
-    def proofs() -> list[int]:
-        return [s.first_lsn for s in house.wal.segments() if s.first_lsn < lsn <= s.end_lsn]
 
+def proof_bytes(house: House) -> int:
+    waiting: dict[str, int] = house.broker.archive_admin.status()["waiting_bytes"]
+    return waiting["proof"]
+
+
+def test_the_segment_by_which_a_restart_refuses_it_again_stays() -> None:
+    """All records of the segment are removed, and no others that the archive claims to have."""
+    archive = FakeArchive()
+    house = trimmed(archive)
     house.pass_time(2 * CHECK_SECONDS, step=0.5)
-    assert len(proofs()) == 1
+    (proof,) = proofs(house, archive)
+    assert proof_bytes(house) == proof.end_lsn - proof.first_lsn
     assert len(house.wal.segments()) < 5, "the others are deleted"
-    assert not usable(make(archive, house.disk.copy(), settings=few, options=SMALL))
+    assert not usable(make(archive, house.disk.copy(), settings=FEW, options=SMALL))
+    lsn = archive.versions[-1].records_lsn
     archive.versions.clear()
     assert not usable(house)
     archive.cover((1, 0), 0, 1, lsn=8)
     assert usable(house)
-    archive.versions[-1].events_lsn = lsn
+    archive.versions[-1].records_lsn = archive.versions[-1].events_lsn = lsn
     house.pass_time(2 * CHECK_SECONDS, step=0.5)
-    assert proofs() == []
+    assert proofs(house, archive) == []
+    assert proof_bytes(house) == 0
+
+
+@pytest.mark.parametrize("answers", [True, False])
+def test_it_stays_on_a_full_disk_too_until_a_start_has_checked_the_archive(
+    answers: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A start finds the disk full, and the archive answers late or not at all."""
+    archive = FakeArchive()
+    house = trimmed(archive)
+    house.pass_time(2 * CHECK_SECONDS, step=0.5)
+    no_room = WalOptions(segment_bytes=64 * KIB, free_bytes_min=2 << 40)
+    house = house.crash(options=no_room)
+    really = house.archive_threads.step
+    monkeypatch.setattr(house.archive_threads, "step", lambda: False)
+    house.broker.segment_cleaner.wake()
+    house.run()
+    assert house.wal.shortage
+    assert len(proofs(house, archive)) == 1
+    if answers:
+        monkeypatch.setattr(house.archive_threads, "step", really)
+        house.run()
+        assert proof_bytes(house) > 0, "it is asked at once after the check"
+        house.pass_time(2 * CHECK_SECONDS, step=0.5)
+        assert len(proofs(house, archive)) == 1
+    else:
+        house.pass_time(SILENT_SECONDS + CHECK_SECONDS, step=0.5)
+        assert proofs(house, archive) == [], "the room is needed"
 
 
 def test_another_that_was_made_in_its_place_is_used() -> None:

@@ -13,6 +13,8 @@ class WaitingShape(Struct):
     """The archive does not hold them yet."""
     events: int
     """They have no records, and the archive does not hold their events yet."""
+    proof: int
+    """The archive is refused, and a restart needs the segment to refuse it again."""
     newer: int
     """They are among the newest ones, which archive.keep_wal_bytes keeps."""
     snapshot: int

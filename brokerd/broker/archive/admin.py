@@ -177,6 +177,7 @@ class ArchiveAdmin:
             "waiting_bytes": {
                 "archive": cleaner["behind_bytes"],
                 "events": cleaner["events_bytes"],
+                "proof": cleaner["proof_bytes"],
                 "newer": cleaner["kept_bytes"],
                 "snapshot": cleaner["snapshot_bytes"],
                 "bounds": cleaner["bounds_bytes"],

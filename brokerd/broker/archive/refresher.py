@@ -99,8 +99,12 @@ class ArchiveRefresher:
         """All events before this LSN are archived; None if this archive holds no events."""
         if self.last_view is not None:
             return self.last_view.events_lsn
-        begins = self._archive is not None and self._ended_seconds is None
-        return 0 if begins or isinstance(self.error, ArchiveUnavailable) else None
+        return 0 if self.is_unchecked or isinstance(self.error, ArchiveUnavailable) else None
+
+    @property
+    def is_unchecked(self) -> bool:
+        """Whether there is an archive, and no refresh of it has ended since the start."""
+        return self._archive is not None and self._ended_seconds is None
 
     @property
     def is_silent(self) -> bool:

@@ -7,7 +7,8 @@ reads and verifies that snapshot in each run. The removal of the records is dura
 `ArchivedSegmentCleaner` deletes segments whose records the archive holds, by the same snapshot.
 
 While an archive is in use, a segment without records stays until the archive holds its events,
-unless the disk is full. While an archive is refused, the segment that proves it wrong stays.
+unless the disk is full. While an archive is refused, the segment that proves it wrong stays. Until
+a start has checked the archive, no segment goes, because any may be that one.
 
 `brokerd-rollup` learns the names of topics from ``state/bounds`` and from later segments. So a
 segment stays until the last written bounds cover it. When the disk is full, the cleaner requests
@@ -95,6 +96,8 @@ class SegmentCleaner:
         self._removed_waiting_bytes = 0
         self._events_waiting_bytes = 0
         """Bytes of segments without records that wait for the archive to hold their events."""
+        self._proof_bytes = 0
+        """Bytes of the segment without records that proves a refused archive wrong."""
         self._removed_unbounded_bytes = 0
         """Bytes of segments without records that wait for new bounds."""
         self._shortage_number = 0
@@ -130,6 +133,7 @@ class SegmentCleaner:
         return {
             **self._archived_segment_cleaner.status(),
             "events_bytes": self._events_waiting_bytes,
+            "proof_bytes": self._proof_bytes,
             "bounds_bytes": self.bounds_waiting_bytes,
         }
 
@@ -201,9 +205,7 @@ class SegmentCleaner:
         if self._is_over(error):
             return
         assert found is not None
-        needs = self._pairing_check.needs
-        found = [one for one in found if not needs(one.segment.first_lsn, one.segment.end_lsn)]
-        found = self._with_events(found)
+        found = self._with_events(self._without_proof(found))
         ready = [one for one in found if one.segment.end_lsn <= basis.snapshot_lsn]
         waiting = [one for one in found if one.segment.end_lsn > basis.snapshot_lsn]
         unbounded = [one for one in ready if one.segment.end_lsn > basis.bounds_lsn]
@@ -218,10 +220,22 @@ class SegmentCleaner:
         else:
             self._finish()
 
+    def _without_proof(self, found: Sequence[RemovableSegment]) -> list[RemovableSegment]:
+        """Return segments that no restart needs to refuse the archive; count the other's bytes."""
+        needs = self._pairing_check.needs
+        left = [one for one in found if not needs(one.segment.first_lsn, one.segment.end_lsn)]
+        self._proof_bytes = sum(one.size for one in found) - sum(one.size for one in left)
+        return left
+
     def _with_events(self, found: Sequence[RemovableSegment]) -> list[RemovableSegment]:
         """Return segments whose events the archive holds; count the bytes of the others."""
-        events_lsn = self._archive_refresher.events_lsn
-        if events_lsn is None or self._wal.shortage is not None:
+        refresher = self._archive_refresher
+        events_lsn = refresher.events_lsn
+        needs_room = self._wal.shortage is not None
+        if needs_room and refresher.is_unchecked and not refresher.is_silent:
+            needs_room = False  # not before it is known whether a segment proves the archive wrong
+            refresher.refresh(lambda error: self.wake())
+        if events_lsn is None or needs_room:
             self._events_waiting_bytes = 0
             return [*found]
         self._events_waiting_bytes = sum(

@@ -17,6 +17,7 @@ from brokerd.cli.verbs.restore_topic import restore_topic_command
 _WAITS = {
     "archive": "for the archive to have them",
     "events": "without records, for the archive to have their events",
+    "proof": "without records, because they prove that the archive is another log's",
     "newer": "for newer journal (archive.keep_wal_bytes)",
     "snapshot": "for two snapshots",
     "bounds": "for the next write of state/bounds",
