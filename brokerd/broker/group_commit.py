@@ -204,6 +204,8 @@ class GroupCommit:
         self._closed = False
         self.chunk_closed: Callable[[int], object] = lambda records: None
         """Called with the number of records of each full chunk."""
+        self.events_framed: Callable[[Collection[GroupPartition]], None] | None = None
+        """Called with the group partitions whose waiting events become a frame."""
         self.observer: FrameObserver | None = None
         """Observes all frames but marks. After an exception there is no observer any more."""
         wal.on_durable = self._on_durable
@@ -521,6 +523,8 @@ class GroupCommit:
                 self._partitions,
                 self._group_partitions,
             )
+        if self.events_framed is not None:
+            self.events_framed(self._group_partitions)
         for partition in self._partitions:
             self._add_records(entries, partition, ticket)
         group, encoded, body = None, None, b""

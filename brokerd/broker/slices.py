@@ -220,9 +220,14 @@ class Pace:
         self._owner = owner
         self._end_seconds = slices.clock.seconds() + SLICE_SECONDS
 
+    @property
+    def is_over(self) -> bool:
+        """Whether this slice is used up."""
+        return self._slices.clock.seconds() > self._end_seconds
+
     async def rest(self) -> None:
         """Wait for the owner's next slice if this one is used up."""
-        if self._slices.clock.seconds() > self._end_seconds:
+        if self.is_over:
             await self.next_slice()
 
     async def next_slice(self) -> None:

@@ -457,4 +457,5 @@ class _Wiring:
             self.settings.retention,
             self.streams.held_from,
             self.streams.drop_holds,
+            self.slices,
         )

@@ -13,7 +13,7 @@ import pytest
 from twisted.internet.task import Clock
 
 from brokerd.broker import BrokerSettings
-from brokerd.groups import GroupSettings
+from brokerd.groups import GroupSettings, LeaseStore
 from simulator.directory.state_text import describe
 from tests.broker.desk import lease, produce, settle
 from tests.broker.test_topic_admin import alone
@@ -219,6 +219,36 @@ def test_a_start_offset_that_moves_on_in_the_middle_is_settled_too() -> None:
     expected = at_once()
     expected.broker.topics.trim("t", 0, START + 3)
     assert state(house) == state(expected)
+
+
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("part", ["load", "settle_gap", "apply"])
+def test_a_group_whose_slice_fails_is_settled_at_its_next_use(
+    part: str, packed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other groups have their slices; a start from the snapshot agrees."""
+    house, expected = crowd(packed=packed), at_once(packed=packed)
+    failures = 0
+
+    def fail_some(self: LeaseStore, *arguments: Any) -> None:
+        nonlocal failures
+        if failures < 3:
+            failures += 1
+            raise MemoryError
+        really(self, *arguments)
+
+    really = getattr(LeaseStore, part)
+    with monkeypatch.context() as patch:
+        patch.setattr(LeaseStore, part, fail_some)
+        assert house.broker.topics.trim("t", 0, START) == START
+        house.run()
+    assert failures == (3 if packed or part != "load" else 0)
+    assert letters(house) == GROUPS - 1 - failures
+    assert state(house) == state(expected)
+    assert letters(house) == GROUPS - 1
+    house.stop()
+    expected.stop()
+    assert state(house.again()) == state(expected.again())
 
 
 def test_a_topic_deleted_in_the_middle_ends_the_work() -> None:

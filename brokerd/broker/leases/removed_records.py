@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator
 
 from twisted.logger import Logger
 
+from brokerd.broker.callbacks import run_callback
 from brokerd.broker.context import Context
 from brokerd.broker.model.topics import Partition
 from brokerd.broker.slices import SLICE_SECONDS, SliceOwner, SliceQueue
@@ -66,7 +67,7 @@ class RemovedRecords:
             for group in list(partition.topic.groups.values()):
                 group_partition = group.kept.get(partition.index)
                 if group_partition is not None:
-                    group_partition.settle_removed()
+                    run_callback(group_partition.settle_removed)  # its next use tries again
                 yield
             self._tell_letters(partition)
 

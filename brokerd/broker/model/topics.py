@@ -532,9 +532,11 @@ class GroupPartition:
         start = self.partition.start_offset
         if self._settled_start >= start:
             return
-        self._settled_start = start
-        if self.group.deleted or (self._store is None and not self.is_kept):
-            return
+        if not self.group.deleted and (self._store is not None or self.is_kept):
+            self._settle_below(start)
+        self._settled_start = start  # only now: what an error ended is done again
+
+    def _settle_below(self, start: int) -> None:
         packed = self._packed
         if packed is not None:
             if is_plain(packed):
@@ -542,7 +544,7 @@ class GroupPartition:
                 return
             if floor(packed) >= start and not position(packed).dead:
                 return
-        store = self.store
+        store = self._store or self._open()
         if store.floor < start:
             store.settle_gap(0, start)
         letters = store.dead

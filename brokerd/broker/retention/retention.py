@@ -3,7 +3,9 @@
 
 A round visits all partitions that have a limit, in short steps that do not block the reactor. A
 read thread searches the log for the new start offset. Ages are differences between the records'
-append times and the time for removal (`BrokerTime.removal_us`).
+append times and the time for removal (`BrokerTime.removal_us`). The dead letters of the groups are
+read in cooperative slices, because a group that is packed, or that settles removed records first,
+takes 0.1 ms.
 
 A dead letter younger than ``dead_letter_us`` holds back retention of its partition, and so does a
 named stream that holds its topic (`brokerd.broker.streams`). Neither holds back removals on
@@ -14,20 +16,26 @@ After each round `SegmentCleaner` deletes segments.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
+from twisted.internet.defer import Deferred
 from twisted.logger import Logger
+from twisted.python.failure import Failure
 
 from brokerd.broker.archive.bounds import HeldFrom
 from brokerd.broker.clock import StepTimer
 from brokerd.broker.context import Context
 from brokerd.broker.group_commit import Congested
-from brokerd.broker.model.topics import Partition, TopicSettings
+from brokerd.broker.model.topics import GroupPartition, Partition, TopicSettings
 from brokerd.broker.retention.limits import Answer, LimitQuery, NewStart, RetentionLimits
 from brokerd.broker.retention.segment_cleaner import SegmentCleaner
+from brokerd.broker.slices import Pace, SliceOwner, SliceQueue
 from brokerd.errors import BrokerdError
+from brokerd.groups.view import END_OF_OFFSETS
+from brokerd.walformat import EventKind
 
 STEP_PARTITIONS = 100
 """Partitions that one step queries."""
@@ -38,17 +46,12 @@ STEP_SECONDS = 0.002
 PAUSE_SECONDS = 0.01
 """Pause between steps."""
 
-TURN_COST_MAX = 10_000
-"""Cost that one reactor turn may spend on moving start offsets; the unit is one dead letter
-read. A turn writes one frame for each reason."""
-
-GROUP_COST = 10
-"""Cost of settling the removed records in one group; the unit is one dead letter read."""
-
 VISIT_LETTERS_MAX = 1_000
-"""Dead letters of a partition, over all groups, that one visit reads; more visits follow."""
+"""Dead letters of a group in a partition that one visit reads; more visits follow."""
 
 DAY_US = 86_400 * 1_000_000
+
+_DEAD = int(EventKind.DEAD)
 
 NO_LIMITS = TopicSettings(retention_us=0, retention_bytes=0, ttl_us=0)
 
@@ -87,6 +90,7 @@ class Retention:
         settings: RetentionSettings,
         held_from: HeldFrom,
         drop_holds: Callable[[], None],
+        slices: SliceQueue,
     ) -> None:
         self._state = context.state
         self._group_commit = context.group_commit
@@ -98,6 +102,13 @@ class Retention:
         self._settings = settings
         self._held_from = held_from
         self._drop_holds = drop_holds
+        self._slices = slices
+        self._owner = SliceOwner()
+        self._pace = Pace(slices, self._owner)
+        self._starts: dict[Partition, tuple[int, str]] = {}
+        """Start offsets that were found and do not hold yet, each with its reason."""
+        self._new_letters: dict[Partition, int] = {}
+        """The first dead letter since groups are read, by partition that is read."""
         self._todo: Iterator[tuple[Partition, TopicSettings] | None] | None = None
         self._timer = StepTimer(context.clock)
         self._errors = 0
@@ -192,40 +203,83 @@ class Retention:
         self._move(moves)
 
     def _move(self, moves: list[tuple[Partition, NewStart]]) -> None:
-        """Move start offsets when the log has room, in several turns, then continue the round."""
-        if self._timer.is_stopped:
+        """Move start offsets in slices, then continue the round."""
+        if not moves:
+            self._go_on()
             return
-        starts: dict[str, list[tuple[Partition, int]]] = {}
-        again: list[tuple[Partition, NewStart]] = []
-        done, left = 0, TURN_COST_MAX
-        while done < len(moves) and left > 0:
-            partition, found = moves[done]
-            done += 1
-            if partition.topic.deleted or max(found) <= partition.start_offset:
-                continue
-            start, cost, more = self._held_back(partition, max(found))
+        self._pace = Pace(self._slices, self._owner)
+        self._group_commit.events_framed = self._note_new_letters
+        moving = Deferred.fromCoroutine(self._move_all(moves))
+        moving.addErrback(self._move_failed)
+        moving.addCallback(self._moved)
+
+    async def _move_all(self, moves: list[tuple[Partition, NewStart]]) -> None:
+        for partition, found in moves:
             is_old = found.by_time >= found.by_size
             reason = "retention_time" if is_old else "retention_bytes"
-            starts.setdefault(reason, []).append((partition, start))
-            left -= cost
-            if more:
-                again.append((partition, found))
-        try:
-            for reason, these in starts.items():
-                self._remove(these, reason)
-        except Congested:
-            self._group_commit.when_uncongested(lambda: self._move(moves))
-            return
-        except BrokerdError as why:  # the log has no room even for this
-            self._failed("move of start offsets", why)
-            again, done = [], len(moves)
-        rest = again + moves[done:]
-        if rest:
-            self._timer.call_later(0, lambda: self._move(rest))
-        else:
+            more = True
+            while more and partition.start_offset < max(found):
+                await self._rest()
+                if self._timer.is_stopped or partition.topic.deleted:
+                    break
+                held = self._held_from(partition)
+                end = max(found) if held is None else min(max(found), held)
+                start, more = await self._held_back(partition, end)
+                self._starts[partition] = start, reason
+                if more:
+                    await self._remove_all()
+        await self._remove_all()
+
+    async def _rest(self) -> None:
+        """Wait for the next slice if this one is used up. What was found is moved before."""
+        if self._pace.is_over:
+            await self._remove_all()
+            await self._pace.next_slice()
+
+    async def _remove_all(self) -> None:
+        """Move the start offsets that were found, when the log has room. One frame a reason."""
+        while self._starts and not self._timer.is_stopped:
+            try:
+                self._remove_now()
+            except Congested:
+                await self._room()
+            else:
+                for partition in self._starts:
+                    del self._new_letters[partition]
+                self._starts.clear()
+
+    def _remove_now(self) -> None:
+        """Move the start offsets that were found, but past nothing that is held since then."""
+        self._group_commit.end_frame_early()  # tells the dead letters of this turn
+        starts: dict[str, list[tuple[Partition, int]]] = {}
+        for partition, (start, reason) in self._starts.items():
+            if not partition.topic.deleted:
+                held = self._held_from(partition)
+                start = min(start, self._new_letters[partition])
+                start = start if held is None else min(start, held)
+                starts.setdefault(reason, []).append((partition, start))
+        for reason, these in starts.items():
+            self._remove(these, reason)
+
+    def _room(self) -> Deferred[None]:
+        """Return a Deferred that fires when the log may have room."""
+        has_room: Deferred[None] = Deferred()
+        self._group_commit.when_uncongested(partial(has_room.callback, None))
+        return has_room
+
+    def _move_failed(self, failure: Failure) -> None:
+        if not isinstance(failure.value, BrokerdError):  # else the log has no room even for this
+            self._log.failure("a fault in brokerd", failure, event_id="retention-fault")
+        self._failed("move of start offsets", failure.value)
+
+    def _moved(self, _: None) -> None:
+        self._group_commit.events_framed = None
+        self._starts.clear()
+        self._new_letters.clear()
+        if not self._timer.is_stopped:
             self._go_on()
 
-    def _failed(self, what: str, error: Exception) -> None:
+    def _failed(self, what: str, error: object) -> None:
         self._errors += 1
         self._last_error = f"{what}: {error}"
         self._log.error(
@@ -237,29 +291,38 @@ class Retention:
 
     # -- dead letters -------------------------------------------------------------------------
 
-    def _held_back(self, partition: Partition, start: int) -> tuple[int, int, bool]:
-        """Return the highest start offset up to ``start`` that keeps all that is held.
+    async def _held_back(self, partition: Partition, start: int) -> tuple[int, bool]:
+        """Return the highest start offset up to ``start`` below which no dead letter is young.
 
-        Held are young dead letters, and records that a named stream has not read.
-
-        Returns also the cost in units of `TURN_COST_MAX`, and whether another visit may go further.
+        Returns also whether another visit may go further. Groups are read in slices; meanwhile
+        `_note_new_letters` sees the dead letters that come.
         """
-        held = self._held_from(partition)
-        start = start if held is None else min(start, held)
-        groups = partition.topic.groups.values()
         keep_us = self._settings.dead_letter_us
         old_us = self._time.monotonic_us() - self._time.lead_us() - keep_us
-        most = max(1, VISIT_LETTERS_MAX // max(1, len(groups)))
-        cost, more = GROUP_COST * (1 + len(groups)), False
-        for group in groups if keep_us else ():
+        more = False
+        self._new_letters[partition] = END_OF_OFFSETS
+        for group in list(partition.topic.groups.values()) if keep_us else ():
             group_partition = group.kept.get(partition.index)
-            if group_partition is None or not group_partition.position.dead:
+            if group_partition is None:
+                continue
+            await self._rest()
+            if self._timer.is_stopped or partition.topic.deleted:
+                break
+            if group.deleted or not group_partition.position.dead:
                 continue
             letters = group_partition.store.dead_letters(0, start)
             for count, letter in enumerate(letters):
-                cost += 1
                 is_old = letter.last_attempt_us <= old_us
-                if not is_old or count >= most:
+                if not is_old or count >= VISIT_LETTERS_MAX:
                     start, more = letter.offset, is_old
                     break
-        return start, cost, more
+        return start, more
+
+    def _note_new_letters(self, group_partitions: Collection[GroupPartition]) -> None:
+        """Note the first dead letter among the events of a frame, by partition."""
+        lowest = self._new_letters
+        for group_partition in group_partitions:
+            partition = group_partition.partition
+            for event in group_partition.waiting_events if partition in lowest else ():
+                if event[0] == _DEAD:
+                    lowest[partition] = min(lowest[partition], event[1])
