@@ -346,10 +346,12 @@ class TestTurns:
         assert max(Counter(reads).values()) <= 5
         assert start(house) == 9
 
-    @pytest.mark.parametrize("framed", [False, True])
+    @pytest.mark.parametrize(
+        ("after", "framed"), [(GROUPS // 2, False), (GROUPS // 2, True), (GROUPS, False)]
+    )
     @pytest.mark.parametrize("group", ["g00", "g39", "new"])
     def test_a_letter_that_comes_while_groups_are_read_is_held(
-        self, group: str, framed: bool, monkeypatch: pytest.MonkeyPatch
+        self, group: str, after: int, framed: bool, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """Its group was read already, is read later, or is new."""
         reads = 0
@@ -357,7 +359,7 @@ class TestTurns:
         def bury_after_some() -> None:
             nonlocal reads
             reads += 1
-            if reads == GROUPS // 2:
+            if reads == after:
                 self.bury(house, group, 8)
                 if framed:
                     house.broker.group_commit.end_frame_early()

@@ -64,7 +64,7 @@ BUGS: tuple[Bug, ...] = (
         "hold-passed-over",
         "retention does not wait for a named stream that holds",
         "broker/retention/retention.py",
-        ("        start = start if held is None else min(start, held)\n", ""),
+        ("                start = start if held is None else min(start, held)\n", ""),
         tests="broker/test_stream_holds.py",
     ),
     bug(

@@ -217,14 +217,13 @@ class Retention:
         for partition, found in moves:
             is_old = found.by_time >= found.by_size
             reason = "retention_time" if is_old else "retention_bytes"
-            more = True
-            while more and partition.start_offset < max(found):
+            before, more = -1, True
+            while more and before < partition.start_offset < max(found):
+                before = partition.start_offset
                 await self._rest()
                 if self._timer.is_stopped or partition.topic.deleted:
                     break
-                held = self._held_from(partition)
-                end = max(found) if held is None else min(max(found), held)
-                start, more = await self._held_back(partition, end)
+                start, more = await self._held_back(partition, max(found))
                 self._starts[partition] = start, reason
                 if more:
                     await self._remove_all()
