@@ -94,7 +94,7 @@ ARROWS: dict[str, set[str]] = {
     "broker.records.topic_writer": BROKER_BASE
     | {"broker.records", "broker.security", "broker.topic_admin"},
     "broker.leases": BROKER_BASE | {"broker.slices"},
-    "broker.retention": BROKER_BASE | {"broker.archive"},
+    "broker.retention": BROKER_BASE | {"broker.archive", "broker.slices"},
     "broker.delayed": BROKER_BASE | {"broker.archive", "broker.leases", "broker.records"},
     "broker.topic_admin": BROKER_BASE | {"broker.leases"},
     "broker.security": BROKER_BASE | {"broker.records", "broker.topic_admin"},
