@@ -62,7 +62,11 @@ class SnapshotChunk(NamedTuple):
 
 
 class LoadedSnapshot(NamedTuple):
-    """A verified snapshot. ``chunks`` iterates once. Replay begins at ``start_lsn``."""
+    """A verified snapshot. ``chunks`` iterates once. Replay begins at ``start_lsn``.
+
+    A read of ``chunks`` raises OSError if the file has become damaged since it was verified. A new
+    start then verifies it again, and uses an older one.
+    """
 
     start_lsn: int
     chunks: Iterator[SnapshotChunk]
@@ -187,6 +191,14 @@ class SnapshotFile:
                 return
             count += 1
             yield chunk
+
+    def verified_chunks(self) -> Iterator[SnapshotChunk]:
+        """Yield all chunks once more, after they were verified. Raises OSError for damage."""
+        try:
+            yield from self.chunks()
+        except DamagedData as error:
+            problem = f"it was sound a moment ago: {error}; start again to use an older one"
+            raise OSError(errno.EIO, problem, self._name) from error
 
     def _chunk(self, file: _ReadAhead, position: int) -> tuple[SnapshotChunk, int]:
         data = file.pread(CHUNK_HEADER_BYTES, position)
@@ -337,7 +349,7 @@ class Snapshots:
                 continue
             if problem is None:
                 if outdated is None or snapshot.start_lsn >= oldest_lsn:
-                    return LoadedSnapshot(snapshot.start_lsn, snapshot.chunks())
+                    return LoadedSnapshot(snapshot.start_lsn, snapshot.verified_chunks())
                 break
             if outdated is None and 0 < oldest_lsn <= snapshot.start_lsn:
                 outdated = snapshot
@@ -356,7 +368,7 @@ class Snapshots:
             oldest=oldest_lsn,
             event_id="outdated-state-used",
         )
-        return LoadedSnapshot(outdated.start_lsn, outdated.chunks())
+        return LoadedSnapshot(outdated.start_lsn, outdated.verified_chunks())
 
     def known_end(self) -> KnownEnd:
         """Read how far the log was synced, from the files beside the snapshots.

@@ -284,6 +284,21 @@ class TestDamage:
         with pytest.raises(OSError, match="Cannot allocate memory"):
             load(store)
 
+    def test_one_that_can_be_read_only_once_is_an_error_of_the_disk_and_then_passed_over(
+        self,
+    ) -> None:
+        """A start that ends with an error of the disk is repeated; one with damaged data is not."""
+        store, disk = snapshots()
+        store.write(100, CHUNKS[:1])
+        store.write(500, CHUNKS)
+        loaded = store.load_newest()
+        assert loaded is not None
+        disk.spoil(f"{PATH}/{500:020d}.snap", 0, 1 << 12)
+        with pytest.raises(OSError, match="sound a moment ago") as caught:
+            list(loaded.chunks)
+        assert caught.value.errno == errno.EIO
+        assert load(snapshots(disk)[0]) == (100, CHUNKS[:1])
+
     @pytest.mark.parametrize("bad_lsns", [(900, 901), (201,), (150,)])
     def test_damaged_ones_do_not_count_as_kept(self, bad_lsns: tuple[int, ...]) -> None:
         """A damaged name above the end of the log would end each new snapshot at once."""
