@@ -363,3 +363,23 @@ def test_a_file_comes_back_with_frames_above_the_proof(length: int) -> None:
     house = house.again()
     found = [*lease(house, limit=20), *lease(house, limit=20)]
     assert [offset for offset, _ in found] == [*range(12), new]
+
+
+@pytest.mark.parametrize("name", ["bounds", "archived", "log_id"])
+def test_a_proof_that_the_disk_cannot_read_stops_the_start_and_the_message_has_the_remedy(
+    name: str,
+) -> None:
+    """Without it the start would take the cut log for whole, and write a new proof."""
+    house = killed(20)
+    disk, path = house.disk, f"{STATE_DIR}/{name}"
+    if name == "archived":
+        house.disk.create(path).pwrite(encode_pin(Pin("a" * 16, 8)), 0)
+    disk.spoil(path, 0, disk.size_of(path))
+    before = disk.files()
+    for _ in range(2):
+        with pytest.raises(OSError, match=f"Input/output error. .*move it away.*{name}") as caught:
+            house.again()
+        assert exit_code(caught.value) == 74
+        assert disk.files() == before
+    disk.rename(path, f"{path}-unreadable")
+    assert house.again().report.damages == []

@@ -8,6 +8,7 @@ durability. A log that ends before that has lost its end. The rules are docs/wal
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Iterator
 from contextlib import suppress
@@ -23,12 +24,24 @@ from brokerd.wal.disk import Disk
 from brokerd.wal.recovery.damage_fingerprint import NOT_A_FILE
 from brokerd.wal.recovery.report import NOTHING_KNOWN, KnownEnd, LostRange, ranges_outside
 
+_PROOF = (
+    "The file proves how far the log was on the disk. If it stays unreadable, move it away; a log "
+    "that has lost its end then looks complete"
+)
+_ADVICE = {
+    bounds_file.FILE_NAME: _PROOF,
+    pin_file.FILE_NAME: f"{_PROOF}, and the broker trusts the archive at archive.uri",
+    log_id_file.FILE_NAME: "If it stays unreadable, move it away; the broker makes it again from "
+    "state/bounds",
+}
+
 
 def read_known_end(disk: Disk, state_path: str) -> KnownEnd:
     """Read ``state/bounds`` and ``state/archived``. A damaged or missing file proves nothing.
 
     Bounds with another log id than ``state/log_id`` prove nothing either. Raises NewerFormat and
-    OSError.
+    OSError. A file that the disk cannot read is an error: a start without it would soon replace it,
+    and with it the only proof that the log has lost its end.
     """
     known = NOTHING_KNOWN
     bounds = _read_bounds(disk, state_path)
@@ -72,8 +85,9 @@ def _assigned_offsets(bounds: Bounds) -> Iterator[LostRange]:
 
 def _read(disk: Disk, directory: str, name: str, bytes_max: int) -> bytes | None:
     """Read a file. None if it is missing or not a regular file."""
+    path = os.path.join(directory, name)
     try:
-        file = disk.open(os.path.join(directory, name))
+        file = disk.open(path)
         try:
             return file.pread(min(file.size(), bytes_max), 0)
         finally:
@@ -81,6 +95,8 @@ def _read(disk: Disk, directory: str, name: str, bytes_max: int) -> bytes | None
     except FileNotFoundError:
         return None
     except OSError as error:
-        if error.errno not in NOT_A_FILE:
-            raise
-        return None
+        if error.errno in NOT_A_FILE:
+            return None
+        if error.errno == errno.EIO:
+            raise OSError(error.errno, f"{error.strerror}. {_ADVICE[name]}", path) from error
+        raise
