@@ -10,9 +10,10 @@ import pyarrow as pa
 import pytest
 
 from brokerd.archive.contract.schemas import StoredSchema
+from brokerd.archive.typed import topic_schema
 from brokerd.archive.typed.topic_schema import TopicSchema
 from brokerd.archive.typed.types import type_name
-from brokerd.archive.typed.values import LibraryMissing
+from brokerd.archive.typed.values import TOO_MANY_CELLS, LibraryMissing
 
 
 def version(number: int, created_us: int, **properties: Any) -> StoredSchema:
@@ -24,12 +25,12 @@ def version(number: int, created_us: int, **properties: Any) -> StoredSchema:
 def rows(topic: TopicSchema, *values: tuple[int, Any]) -> list[tuple[Any, Any, Any]]:
     """The version, the error and the columns of values at some times."""
     texts = [one if isinstance(one, bytes) else json.dumps(one).encode() for _, one in values]
-    found = topic.convert(
+    parts = topic.convert(
         pa.array(texts, pa.binary()),
         pa.array([0] * len(texts), pa.int8()),
         pa.array([time for time, _ in values], pa.int64()),
     )
-    return list(zip(*(one.to_pylist() for one in found), strict=True))
+    return [row for one in parts for row in zip(*(c.to_pylist() for c in one), strict=True)]
 
 
 LONG, DOUBLE, TEXT = {"type": "integer"}, {"type": "number"}, {"type": "string"}
@@ -233,6 +234,48 @@ def test_lone_surrogates_of_hostile_json_are_an_error_of_their_row() -> None:
     bad, good = rows(topic, (5, {"\ud800": 1}), (5, {"n": 1}))
     assert bad == (None, "version 1: unexpected field: \\ud800", None)
     assert good == (1, None, {"n": 1})
+
+
+def test_arrays_and_maps_of_too_many_fields_do_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Absent fields count, because columns have space for them: {} could be any number of them."""
+    item = {"type": "object", "properties": {"a": LONG, "b": {"type": "array", "items": LONG}}}
+    topic = TopicSchema(
+        [
+            version(
+                *(1, 0),
+                l={"type": "array", "items": item},
+                m={"type": "object", "additionalProperties": item},
+            )
+        ]
+    )
+    monkeypatch.setattr(topic_schema, "CELLS_MAX", 12)
+    values = [
+        {"l": [{}] * 4},
+        {"l": [{}] * 5},
+        {"m": {key: {} for key in "abc"}},
+        {"m": {key: {} for key in "abcd"}},
+        {"l": [{"b": [1] * 9}], "m": None},
+        {"l": [{"b": [1] * 9}]},
+        {"l": [{"b": [1] * 10}]},
+        {},
+    ]
+    found = rows(topic, *((5, one) for one in values))
+    too_many = f"version 1: {TOO_MANY_CELLS}"
+    null = "version 1: type mismatch at m: expected object, got null"
+    assert [one[1] for one in found] == [
+        *(None, too_many, None, too_many, null, None, too_many, None)
+    ]
+    assert found[0][2]["l"] == [{"a": None, "b": None}] * 4
+
+
+def test_records_with_many_fields_come_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So a few records have to be in memory at once."""
+    monkeypatch.setattr(topic_schema, "PART_CELLS", 3)
+    topic = TopicSchema([version(1, 0, l={"type": "array", "items": LONG})])
+    texts = [json.dumps({"l": [1] * size}).encode() for size in (1, 1, 1, 5, 1, 1)]
+    arrays = pa.array(texts), pa.array([0] * 6, pa.int8()), pa.array([5] * 6)
+    assert [len(one.versions) for one in topic.convert(*arrays)] == [3, 1, 2]
+    assert list(topic.convert(*(one[:0] for one in arrays))) == []
 
 
 def test_columns_have_no_characters_that_files_refuse() -> None:

@@ -26,7 +26,7 @@ from brokerd.archive.job import JobReport, run_job
 from brokerd.archive.recover import RecoverJob, run_recover
 from brokerd.archive.storage.address import ObjectAddress
 from brokerd.archive.storage.store import open_store
-from brokerd.archive.typed import derive
+from brokerd.archive.typed import derive, topic_schema
 from brokerd.archive.typed.layouts import STATISTICS
 from tests.archive.data import MIB, NOW_MS, Data
 from tests.archive.inline import map_here
@@ -117,6 +117,21 @@ def test_rows_are_typed_and_the_others_rejected(orders: Orders) -> None:
     copy = decode_schemas((orders.root / FILE_NAME).read_bytes())
     assert copy.versions == orders.versions
     assert orders.roll().steps[0].lines == []
+
+
+def test_records_with_many_fields_are_written_in_parts(
+    orders: Orders, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each part with its own records."""
+    monkeypatch.setattr(topic_schema, "PART_CELLS", 4)
+    orders.register(n="integer", l={"type": "array", "items": {"type": "integer"}})
+    values = [{"n": n, "l": [n] * (n % 4)} if n % 5 else {"n": "x"} for n in range(40)]
+    orders.add(*values)
+    orders.log.seal()
+    orders.roll()
+    fit = [(at, one["n"], one["l"]) for at, one in enumerate(values) if at % 5]
+    assert orders.typed("n", "l") == fit
+    assert [offset for offset, _ in orders.rejected()] == list(range(0, 40, 5))
 
 
 @pytest.mark.usefixtures("inline")

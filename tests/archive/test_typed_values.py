@@ -13,6 +13,7 @@ import msgpack
 import pytest
 from google.protobuf.message_factory import GetMessageClass
 
+from brokerd.archive.typed import protobuf_values, values
 from brokerd.archive.typed.avro_values import avro_decoder
 from brokerd.archive.typed.json_values import json_decoder
 from brokerd.archive.typed.protobuf_values import protobuf_decoder
@@ -215,6 +216,18 @@ def test_avro_misfits_and_schemas_without_columns() -> None:
     for items in ("null", {"type": "fixed", "name": "f", "size": 0}):
         with pytest.raises(NoColumns, match="an array of items without bytes"):
             by_avro(record(x={"type": "array", "items": items}))
+    nulls = {f"n{at}": "null" for at in range(9)}
+    few = {
+        "type": "array",
+        "items": {**record(n="int", **dict(list(nulls.items())[1:])), "name": "i"},
+    }
+    many = {**record(n="int", **nulls), "name": "i"}
+    by_avro(record(x=few, y=many["fields"][0]["type"]))
+    by_avro(many)
+    for kind in ("array", "map"):
+        holder = {"type": kind, "items": ["null", many], "values": ["null", many]}
+        with pytest.raises(NoColumns, match="an array or map of i with many fields without bytes"):
+            by_avro(record(x=holder))
     with pytest.raises(NoColumns, match="the type r holds itself"):
         by_avro(record(x=["null", "r"]))
     with pytest.raises(NoColumns, match="invalid Avro schema"):
@@ -342,3 +355,52 @@ def test_protobuf_fields_with_names_of_methods() -> None:
     message M { int32 HasField = 1; int32 FindInitializationErrors = 2; optional int32 n = 3; }"""
     found = protobuf_decoder(text, ()).decode(b"\x08\x05\x10\x06\x18\x07", Encoding.BYTES)
     assert found == {"HasField": 5, "FindInitializationErrors": 6, "n": 7}
+
+
+SPARSE = b"""
+syntax = "proto2";
+message Whole {
+  repeated Part parts = 1; optional int64 n = 2; optional fixed64 f = 3; optional fixed32 g = 4;
+  optional bytes b = 5; map<string, Part> by_name = 6;
+  repeated group Row = 7 { optional Part part = 1; optional int32 n = 2; }
+}
+message Part { optional int32 a = 1; optional int32 b = 2; optional Part inner = 3; }
+"""
+"""A part has 4 fields with itself, an entry of the map 3, and a row 3."""
+
+
+@pytest.mark.parametrize(
+    ("value", "fields"),
+    [
+        (b"\x0a\x00" * 5, 20),
+        (b"\x0a\x02\x1a\x00", 8),
+        (b"\x10\xff\x01\x19" + bytes(8) + b"\x25" + bytes(4) + b"\x2a\x02\x0a\x00", 0),
+        (b"\x32\x05\x0a\x01a\x12\x00", 7),
+        (b"\x3b\x0a\x02\x08\x01\x3c" * 2, 14),
+        (b"\x4b\x4b\x0a\x00\x4c\x4c\x0a\x00", 4),
+        (b"\xa2\x06\x02\x0a\x00", 0),
+    ],
+)
+def test_protobuf_of_too_many_fields_does_not_fit(
+    value: bytes, fields: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The library has memory for absent fields, too: two bytes could be any number of them."""
+    decoder = protobuf_decoder(SPARSE, ())
+    padding = b"\x2a\x20" + bytes(32)
+    monkeypatch.setattr(protobuf_values, "CELLS_MAX", fields)
+    decoder.decode(value + padding, Encoding.BYTES)
+    if fields:
+        monkeypatch.setattr(protobuf_values, "CELLS_MAX", fields - 1)
+        assert reason(decoder, value + padding) == values.TOO_MANY_CELLS
+
+
+@pytest.mark.parametrize(
+    "value", [b"\x0b" * 9_999, b"\x0c" * 999, b"\xff" * 999, b"\x2a\x03" * 499, b"\x10" * 999]
+)
+def test_protobuf_that_cannot_be_counted_is_invalid(
+    value: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The library tells why."""
+    monkeypatch.setattr(protobuf_values, "CELLS_MAX", 500)
+    decoder = protobuf_decoder(SPARSE, ())
+    assert reason(decoder, value).startswith("invalid Protobuf wire format: ")

@@ -13,6 +13,7 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from brokerd.archive.contract import schemas
+from brokerd.archive.typed import topic_schema
 from brokerd.spark.location import open_location
 from brokerd.spark.options import BadOption, parse_options
 from brokerd.spark.plan.schemas import NoSchema, read_topic_schemas
@@ -141,6 +142,26 @@ def test_a_stream_keeps_its_columns_while_versions_come(orders: Log) -> None:
     again = LogStreamReader(given, LogSource(given).schema())
     assert [row["note"] for row in read(again, end)[1]] == ["n"]
     assert read(again, later)[1] == []
+
+
+def test_records_with_many_fields_come_in_parts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each with the columns of its own record."""
+    monkeypatch.setattr(topic_schema, "PART_CELLS", 4)
+    log = Log(tmp_path / "data")
+    topic_id = log.create("orders")
+    items = {"type": "array", "items": {"type": "integer"}}
+    text = {"type": "object", "properties": {"l": items}}
+    log.register("orders", 1, "json", json.dumps(text).encode())
+    log.append(topic_id, 0, *(value(l=[n] * (n % 4)) for n in range(20)))
+    options = {**TYPED, "columns": "offset,l,schema_error", "path": str(log.path)}
+    source = LogSource(options)
+    reader = source.reader(source.schema())
+    batches = [one for part in reader.partitions() for one in reader.read(part)]
+    assert len(batches) == 5
+    rows = [row for one in batches for row in one.to_pylist()]
+    assert rows == [{"offset": n, "l": [n] * (n % 4), "schema_error": None} for n in range(20)]
 
 
 def test_avro_of_an_older_version_in_the_archive_alone(source: SparkSession, orders: Log) -> None:

@@ -2,7 +2,7 @@
 """Decodes Avro by its schema: the types of columns, and the values.
 
 A schema whose values could take much more memory than their bytes has no columns: a recursive
-schema, or an array of items without bytes.
+schema, an array of items without bytes, or one of records with many such fields.
 """
 
 from __future__ import annotations
@@ -54,6 +54,8 @@ _LOGICAL = {
 _DECIMAL = "brokerd-decimal"
 """The logical type decimal, read by `_read_decimal`. fastavro rounds to the schema's precision."""
 _DIGITS = Context(prec=DECIMAL_DIGITS_MAX)
+EMPTY_MAX = 8
+"""The largest number of fields without bytes in a record of an array or map. Each takes memory."""
 _NUMBERS = {"int", "long", "float", "double"}
 _ERRORS = (
     ArithmeticError,
@@ -68,11 +70,15 @@ _ERRORS = (
 
 
 class _Type(NamedTuple):
-    """The type of a column; the conversion of its values, if one is needed; their least bytes."""
+    """The type of a column."""
 
     kind: pa.DataType
     convert: Convert | None
+    """The conversion of its values, if one is needed."""
     bytes_min: int
+    """The least number of bytes of a value."""
+    empty: int = 0
+    """The number of its parts that never have bytes."""
 
 
 def avro_decoder(text: bytes, reserved: Iterable[str]) -> Decoder:
@@ -152,6 +158,8 @@ class _Builder:
         self._named: dict[str, Any] = {}
         self._open: list[str] = []
         self._budget = FieldBudget()
+        self._repeated = 0
+        """The number of arrays and maps around the present type."""
 
     def build(self, schema: Any, reserved: Iterable[str], depth: int) -> _Type:
         if depth > DEPTH_MAX:
@@ -182,7 +190,7 @@ class _Builder:
             return self.build(kind, reserved, depth + 1)
         if column is None:
             raise NoColumns(f"the type {kind!r} is unknown")
-        return _Type(column, None, size)
+        return _Type(column, None, size, int(not size))
 
     def _record(self, schema: Any, reserved: Iterable[str], depth: int) -> _Type:
         name = schema["name"]
@@ -192,7 +200,7 @@ class _Builder:
         names = ColumnNames(reserved)
         fields: list[tuple[str, str, Convert | None]] = []
         kinds: list[tuple[str, str, pa.DataType]] = []
-        size = 0
+        size = empty = 0
         for field in schema["fields"]:
             self._budget.take()
             found = self.build(field["type"], (), depth + 1)
@@ -200,9 +208,13 @@ class _Builder:
             fields.append((field["name"], column, found.convert))
             kinds.append((field["name"], column, found.kind))
             size += found.bytes_min
+            empty += found.empty
         self._open.pop()
+        if self._repeated and empty > EMPTY_MAX:
+            raise NoColumns(f"it has an array or map of {name} with many fields without bytes")
+        empty += not fields
         if all(field == column and convert is None for field, column, convert in fields):
-            return _Type(struct_of_fields(kinds), None, size)
+            return _Type(struct_of_fields(kinds), None, size, empty)
 
         def convert_all(value: Any) -> Any:
             return {
@@ -210,10 +222,10 @@ class _Builder:
                 for field, column, convert in fields
             }
 
-        return _Type(struct_of_fields(kinds), convert_all, size)
+        return _Type(struct_of_fields(kinds), convert_all, size, empty)
 
     def _array(self, schema: Any, depth: int) -> _Type:
-        element = self.build(schema["items"], (), depth + 1)
+        element = self._repeat(schema["items"], depth)
         if not element.bytes_min:
             raise NoColumns("it has an array of items without bytes")
         convert = element.convert
@@ -223,8 +235,15 @@ class _Builder:
             1,
         )
 
+    def _repeat(self, schema: Any, depth: int) -> _Type:
+        """Return the type of the items of an array or a map."""
+        self._repeated += 1
+        element = self.build(schema, (), depth + 1)
+        self._repeated -= 1
+        return element
+
     def _map(self, schema: Any, depth: int) -> _Type:
-        element = self.build(schema["values"], (), depth + 1)
+        element = self._repeat(schema["values"], depth)
         convert = element.convert
         return _Type(
             pa.map_(STRING, element.kind),
@@ -242,7 +261,7 @@ class _Builder:
             if _kind_of(one) != "null"
         ]
         if len(others) == 1:
-            _, (kind, convert, _) = others[0]
+            kind, convert = others[0][1][:2]
             if convert is None:
                 return _Type(kind, None, 1)
             return _Type(kind, lambda value: None if value is None else convert(value), 1)

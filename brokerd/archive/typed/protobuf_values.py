@@ -23,7 +23,14 @@ from brokerd.archive.typed.types import (
     Misfit,
     struct_of_fields,
 )
-from brokerd.archive.typed.values import Decoder, FieldBudget, LibraryMissing, NoColumns
+from brokerd.archive.typed.values import (
+    CELLS_MAX,
+    TOO_MANY_CELLS,
+    Decoder,
+    FieldBudget,
+    LibraryMissing,
+    NoColumns,
+)
 from brokerd.values import Encoding
 
 _UINT64 = pa.decimal128(20, 0)
@@ -45,6 +52,11 @@ _WRAPPERS = frozenset(
 _ERRORS = (AttributeError, LookupError, RecursionError, TypeError, ValueError)
 """Exceptions for values that JSON cannot express, such as an ``Any`` of an unknown type, and for
 fields with the name of a method."""
+_VARINT, _BYTES, _GROUP_BEGIN, _GROUP_END = 0, 2, 3, 4
+_FIXED_BYTES = {1: 8, 5: 4}
+"""Wire types."""
+_DEPTH_MAX = 100
+"""The library refuses deeper values."""
 _SECONDS_MIN, _SECONDS_MAX = -62_135_596_800, 253_402_300_799
 """The years 1 to 9999, the range of the type Timestamp."""
 
@@ -73,12 +85,15 @@ def protobuf_decoder(text: bytes, reserved: Iterable[str]) -> Decoder:
         raise NoColumns(str(error)) from None
     kind, convert = _Builder().struct(root, reserved, ())
     message_class = GetMessageClass(root)
+    limit = _SizeLimit(root)
 
     def decode(value: bytes, encoding: int) -> dict[str, Any]:
         if encoding == Encoding.MSGPACK:
             raise Misfit("the value is MessagePack, not Protobuf")
         if not value:
             raise Misfit("empty message")
+        if limit.is_exceeded(value):
+            raise Misfit(TOO_MANY_CELLS)
         try:
             message = message_class.FromString(value)
             missing = message_class.FindInitializationErrors(message)
@@ -167,6 +182,89 @@ class _Builder:
         if message.full_name in around or len(around) >= DEPTH_MAX or _is_recursive(message):
             return _Type(JSON_TEXT, _json_text)
         return _Type(*self.struct(message, (), around))
+
+
+class _SizeLimit:
+    """Tells values whose messages take much more memory than their bytes.
+
+    The library reserves memory for all fields of a message, also for absent ones. So this class
+    counts fields by the wire format (https://protobuf.dev/programming-guides/encoding/) before the
+    library sees the value.
+    """
+
+    def __init__(self, root: Any) -> None:
+        self._root = root.full_name
+        self._inner: dict[str, dict[int, tuple[str, int]]] = {}
+        """By message: number -> name and number of fields of the message that a field holds."""
+        waiting = [root]
+        while waiting:
+            kind = waiting.pop()
+            if kind.full_name in self._inner:
+                continue
+            fields = [(one.number, one.message_type) for one in kind.fields if one.message_type]
+            self._inner[kind.full_name] = {
+                number: (inner.full_name, 1 + len(inner.fields)) for number, inner in fields
+            }
+            waiting += [inner for _, inner in fields]
+        widths = (width for fields in self._inner.values() for _, width in fields.values())
+        self._widest = max(widths, default=0)
+
+    def is_exceeded(self, value: bytes) -> bool:
+        """Return whether the messages in a value have more than `CELLS_MAX` fields."""
+        if len(value) // 2 * self._widest <= CELLS_MAX:
+            return False  # a message takes two bytes at least
+        try:
+            return self._count(value) > CELLS_MAX
+        except (IndexError, ValueError):
+            return False  # the library refuses the value
+
+    def _count(self, data: bytes) -> int:
+        """Count the fields up to the limit. Raises IndexError and ValueError for invalid data."""
+        total = 0
+        outer = [([self._root], 0, len(data))]
+        while outer:
+            groups, at, end = outer.pop()
+            while at < end and total <= CELLS_MAX:
+                if len(outer) + len(groups) > _DEPTH_MAX + 1:
+                    return 0
+                tag, at = _varint(data, at)
+                wire = tag & 7
+                if wire == _VARINT:
+                    _, at = _varint(data, at)
+                elif wire in _FIXED_BYTES:
+                    at += _FIXED_BYTES[wire]
+                elif wire == _GROUP_END:
+                    groups.pop()
+                else:
+                    inner, width = self._inner.get(groups[-1], {}).get(tag >> 3, ("", 0))
+                    total += width
+                    if wire == _GROUP_BEGIN:
+                        groups.append(inner)
+                        continue
+                    size, at = _varint(data, at)
+                    if inner:
+                        outer.append((groups, at + size, end))
+                        groups, end = [inner], at + size
+                    else:
+                        at += size
+        return total
+
+
+def _varint(data: bytes, at: int) -> tuple[int, int]:
+    """Return a number and its end."""
+    byte = data[at]
+    if byte < 0x80:
+        return byte, at + 1
+    number, shift = byte & 0x7F, 7
+    while True:
+        at += 1
+        byte = data[at]
+        number |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return number, at + 1
+        shift += 7
+        if shift > 63:
+            raise ValueError
 
 
 def _key(key: Any) -> str:

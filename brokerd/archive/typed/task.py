@@ -31,7 +31,7 @@ from brokerd.archive.typed.layouts import (
     rows_schema,
     table_name,
 )
-from brokerd.archive.typed.topic_schema import TopicSchema
+from brokerd.archive.typed.topic_schema import TopicSchema, TypedRows
 
 _COLUMNS = (
     *("topic_id", "partition", "offset", "append_time", "producer_time", "lsn"),
@@ -73,18 +73,26 @@ def write_typed(task: TypedTask) -> TypedFiles:
     with ExitStack() as stack:
         rows = _Output(stack, task, ROWS, schema)
         rejected = _Output(stack, task, REJECTED, REJECTED_SCHEMA)
-        for records in _records(task):
-            lsns = records["lsn"].to_numpy()
-            batch = records.combine_chunks()
-            times = batch["append_time"].chunk(0).view(pa.int64())
-            values, encodings = (batch[name].chunk(0) for name in ("value", "encoding"))
-            found = topic.convert(values, encodings, times)
+        for batch, found in _converted(topic, task):
+            lsns = batch["lsn"].to_numpy()
             fits = found.versions.is_valid().to_numpy(zero_copy_only=False)
             columns = dict(zip(topic.stored_kind.names, found.columns.flatten(), strict=True))
             columns |= {"schema_version": found.versions, "schema_error": found.errors}
             rows.write(batch, columns, fits & (lsns >= task.rows_lsn))
             rejected.write(batch, columns, ~fits & (lsns >= task.rejected_lsn))
         return TypedFiles(rows.close(), rejected.close())
+
+
+def _converted(topic: TopicSchema, task: TypedTask) -> Iterator[tuple[pa.Table, TypedRows]]:
+    """Yield the records of a task in parts, with their typed columns."""
+    for records in _records(task):
+        batch = records.combine_chunks()
+        times = batch["append_time"].chunk(0).view(pa.int64())
+        values, encodings = (batch[name].chunk(0) for name in ("value", "encoding"))
+        first = 0
+        for found in topic.convert(values, encodings, times):
+            yield batch.slice(first, len(found.versions)), found
+            first += len(found.versions)
 
 
 def _records(task: TypedTask) -> Iterator[pa.Table]:

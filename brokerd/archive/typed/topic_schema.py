@@ -11,7 +11,7 @@ values in the bytes.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -26,13 +26,20 @@ from brokerd.archive.typed.types import (
     Convert,
     Misfit,
     adapter,
+    cell_counter,
     has_renamed,
     merge_structs,
     stored_type,
     struct_of,
     with_fields,
 )
-from brokerd.archive.typed.values import Decoder, LibraryMissing, NoColumns
+from brokerd.archive.typed.values import (
+    CELLS_MAX,
+    TOO_MANY_CELLS,
+    Decoder,
+    LibraryMissing,
+    NoColumns,
+)
 from brokerd.errors import escaped
 
 VERSION = "schema_version"
@@ -42,12 +49,14 @@ RESERVED = frozenset({*(column.name for column in RECORDS.columns), VERSION, ERR
 TRIES = 3
 """How many versions are tried for a value."""
 REASON_CHARS_MAX = 300
+PART_CELLS = 1 << 20
+"""The number of fields inside arrays and maps that ends a part of converted records."""
 
 _DECODERS = {"json": json_decoder, "avro": avro_decoder, "protobuf": protobuf_decoder}
 
 
 class TypedRows(NamedTuple):
-    """The typed columns of some records."""
+    """The typed columns of some neighbouring records."""
 
     versions: pa.Array
     """The version of each record; null if its value fits none."""
@@ -86,6 +95,7 @@ class TopicSchema:
         ]
         self.stored_kind: pa.StructType = stored_type(self.kind)
         """The columns, with the types of files and queries."""
+        self._count_cells = cell_counter(self.stored_kind)
 
     def _decoder(self, schema: StoredSchema) -> Decoder | None:
         make = _DECODERS.get(schema.type)
@@ -97,20 +107,40 @@ class TopicSchema:
             self.problems[schema.version] = str(problem)
             return None
 
-    def convert(self, values: pa.Array, encodings: pa.Array, times_us: pa.Array) -> TypedRows:
-        """Return the typed columns of records.
+    def convert(
+        self, values: pa.Array, encodings: pa.Array, times_us: pa.Array
+    ) -> Iterator[TypedRows]:
+        """Yield the typed columns of records, in parts of limited size.
 
         :param times_us: their append times.
         """
         versions: list[int | None] = []
         errors: list[str | None] = []
         rows: list[Mapping[str, Any] | None] = []
+        cells = 0
         every = zip(values, encodings.to_pylist(), times_us.to_pylist(), strict=True)
         for value, encoding, time_us in every:
             version, error, row = self._convert(value.as_py(), encoding, time_us)
+            if row is not None and self._count_cells is not None:
+                count = self._count_cells(row)
+                if count > CELLS_MAX:
+                    version, error, row, count = None, _reason(version, TOO_MANY_CELLS), None, 0
+                cells += count
             versions.append(version)
             errors.append(error)
             rows.append(row)
+            if cells >= PART_CELLS:
+                yield self._part(versions, errors, rows)
+                versions, errors, rows, cells = [], [], [], 0
+        if versions:
+            yield self._part(versions, errors, rows)
+
+    def _part(
+        self,
+        versions: list[int | None],
+        errors: list[str | None],
+        rows: list[Mapping[str, Any] | None],
+    ) -> TypedRows:
         columns = self._columns(versions, errors, rows)
         return TypedRows(pa.array(versions, pa.int32()), pa.array(errors, pa.string()), columns)
 

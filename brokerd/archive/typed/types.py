@@ -8,7 +8,8 @@ because two of them may differ only in ways that columns cannot express.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -200,6 +201,49 @@ _NAMES = {
     TIMESTAMP: "timestamp",
     JSON_TEXT: "JSON",
 }
+
+
+# -- Size ----------------------------------------------------------------------------------------
+
+
+def cell_counter(kind: pa.DataType) -> Callable[[Any], int] | None:
+    """Return a function that counts the fields inside arrays and maps of a value of a column.
+
+    Absent fields count, because columns have space for them. None: the type has no array or map.
+    """
+    if pa.types.is_struct(kind):
+        found = [(one.name, cell_counter(one.type)) for one in kind.fields]
+        counters = [(name, count) for name, count in found if count is not None]
+        return partial(_count_struct, counters) if counters else None
+    if pa.types.is_list(kind):
+        return partial(_count_items, _width(kind.value_type), cell_counter(kind.value_type))
+    if pa.types.is_map(kind):
+        return partial(_count_entries, 1 + _width(kind.item_type), cell_counter(kind.item_type))
+    return None
+
+
+def _width(kind: pa.DataType) -> int:
+    """Return the number of fields of a type, without those inside arrays and maps."""
+    is_struct = pa.types.is_struct(kind)
+    return 1 + sum(_width(one.type) for one in kind.fields) if is_struct else 1
+
+
+def _count_struct(
+    counters: Sequence[tuple[str, Callable[[Any], int]]], value: Mapping[str, Any]
+) -> int:
+    items = ((count, value.get(name)) for name, count in counters)
+    return sum(count(item) for count, item in items if item is not None)
+
+
+def _count_items(width: int, count: Callable[[Any], int] | None, items: Collection[Any]) -> int:
+    inner = 0 if count is None else sum(count(one) for one in items if one is not None)
+    return width * len(items) + inner
+
+
+def _count_entries(
+    width: int, count: Callable[[Any], int] | None, entries: Mapping[str, Any]
+) -> int:
+    return _count_items(width, count, entries.values())
 
 
 # -- Evolution -----------------------------------------------------------------------------------

@@ -12,6 +12,10 @@ from brokerd.errors import BrokerdError, install_text
 
 FIELDS_MAX = 2_000
 """The largest number of columns of a version, nested ones included."""
+CELLS_MAX = 4 << 20
+"""The largest number of fields inside arrays and maps of a value, absent ones included. Each takes
+memory, and an empty Protobuf message with any number of fields is two bytes."""
+TOO_MANY_CELLS = f"arrays and maps have more than {CELLS_MAX} fields"
 
 
 class NoColumns(Exception):

@@ -228,11 +228,14 @@ def _typed_rows(
     topic = TopicSchema(versions, kind)
     for batch in read_split(split):
         times = batch.column("append_time").view(pa.int64())
-        rows = topic.convert(batch.column(VALUE), batch.column(ENCODING), times)
-        typed = dict(zip(kind.names, rows.columns.flatten(), strict=True))
-        typed |= {VERSION: rows.versions, ERROR: rows.errors}
-        columns = [typed[name] if name in typed else batch.column(name) for name in arrow.names]
-        yield pa.RecordBatch.from_arrays(columns, schema=arrow)
+        first = 0
+        for rows in topic.convert(batch.column(VALUE), batch.column(ENCODING), times):
+            part = batch.slice(first, len(rows.versions))
+            first += len(part)
+            typed = dict(zip(kind.names, rows.columns.flatten(), strict=True))
+            typed |= {VERSION: rows.versions, ERROR: rows.errors}
+            columns = [typed[name] if name in typed else part.column(name) for name in arrow.names]
+            yield pa.RecordBatch.from_arrays(columns, schema=arrow)
 
 
 def row_format(options: Options, location: Location | None = None) -> RowFormat:
