@@ -20,13 +20,13 @@ import click
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
-def show(context: click.Context, answer: Any, lines: Iterable[str]) -> None:
-    """Print the answer as one JSON object, or the lines."""
+def show(context: click.Context, answer: Any, lines: Iterable[str], err: bool = False) -> None:
+    """Print the answer as one JSON object, or the lines; on stderr with ``err``."""
     if context.obj["json"]:
-        click.echo(json.dumps(answer))
+        click.echo(json.dumps(answer), err=err)
     else:
         for line in lines:
-            click.echo(line)
+            click.echo(line, err=err)
 
 
 def on_screen() -> bool:
@@ -90,7 +90,7 @@ def _drawn_table(
 
 def facts(pairs: Iterable[tuple[str, Any]]) -> list[str]:
     """Format one line for each name and value."""
-    pairs = list(pairs)
+    pairs = [(plain(name), value) for name, value in pairs]
     width = max(len(name) for name, _ in pairs)
     return [f"{name.ljust(width)}  {_cell(value)}".rstrip() for name, value in pairs]
 

@@ -101,3 +101,7 @@ def test_times_are_utc_to_the_millisecond() -> None:
     assert time("2023-11-14T22:13:20.250500Z") == "2023-11-14 22:13:20.250Z"
     assert time("2023-11-14T22:13:20Z") == "2023-11-14 22:13:20.000Z"
     assert time(None) is None
+
+
+def test_nothing_from_a_client_drives_the_names_of_facts() -> None:
+    assert facts([("user a\u202eb", "read")]) == ["user a\\u202eb  read"]

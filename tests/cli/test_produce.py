@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -166,3 +167,25 @@ def test_the_largest_record_that_is_read_is_taken(shell: Shell) -> None:
     assert shell.run("produce", "orders", "--file", "-", input=raw).exit_code == 0
     text = shell.refused("produce", "orders", "--file", "-", input=raw + b"x")
     assert f"the file is longer than a record may be, {ADMIN_RECORD_BYTES} bytes" in text
+
+
+def test_a_wrong_line_tells_how_many_records_are_in(shell: Shell) -> None:
+    """Somebody who produces the whole file again stores these twice."""
+    lines = b"x\n" * 1_500 + b"\xff\n"
+    text = shell.refused("produce", "orders", "--lines", "--as", "text", input=lines)
+    assert text.startswith("1000 records are in; then: a value is not UTF-8 text")
+    assert shell.json("topic", "describe", "orders")["next_offsets"] == [1_000]
+    text = shell.refused("produce", "orders", "--lines", "--as", "text", input=b"x\n\xff\n")
+    assert text.startswith("a value is not UTF-8 text")
+
+
+def test_an_interrupted_produce_tells_how_many_records_are_in(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def lines(source: object) -> Iterator[bytes]:
+        yield from [b"x"] * 1_001
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("brokerd.cli.verbs.produce._lines", lines)
+    text = shell.refused("produce", "orders", "--lines", input="")
+    assert text == "1000 records are in; then: interrupted"

@@ -34,5 +34,6 @@ def test_the_default_needs_no_name_and_a_network_has_one(shell: Shell) -> None:
 
 def test_wrong_quotas_are_refused(shell: Shell) -> None:
     assert "name the account" in shell.misused("quota", "set", "account", "--requests=1")
-    assert "not a number" in shell.misused("quota", "set", "default", "--requests=x")
+    for wrong in ("x", "9" * 19, "9" * 5_000):
+        assert "not a number" in shell.misused("quota", "set", "default", f"--requests={wrong}")
     assert "needs a limit" in shell.refused("quota", "set", "account", "ann")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -88,6 +89,17 @@ def test_offsets_are_mapped(shell: Shell, data: Data, tmp_path: Path) -> None:
         "0,9,6,3",
         "1,0,0,3",
     ]
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+def test_offsets_on_stdout_stand_alone(shell: Shell, data: Data, as_json: bool) -> None:
+    verb = ("archive", "restore-topic", f"--archive={data.root}", "--topic", "topic-1")
+    options = ("--into", "copy", "--offsets", "-", *(["--json"] if as_json else []))
+    result = shell.run(*verb, *options)
+    head, *rows = result.stdout.splitlines()
+    assert head == "partition,old_offset,new_offset,records"
+    assert all(len(row.split(",")) == 4 and row.replace(",", "").isdigit() for row in rows)
+    assert rows and ("copied" in result.stderr or json.loads(result.stderr)["into"] == "copy")
 
 
 def test_an_interrupted_copy_goes_on(

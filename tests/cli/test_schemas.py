@@ -106,3 +106,17 @@ def test_what_the_broker_refuses_is_told(shell: Shell, order: str) -> None:
     wide = '{"required": ["id", "more"]}'
     text = shell.refused("schema", "register", "order", "-", input=wide)
     assert "new required field 'more' not in old schema" in text
+
+
+TEXT = 'syntax = "proto3";\n//\t\x1b]0;x\x07 \u2028 \x85\r\nmessage A { string a = 1; }\n'
+
+
+def test_a_file_gets_the_text_as_it_is_and_a_terminal_no_control_characters(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A line separator in the text of a JSON schema became a line end: it was JSON no more."""
+    shell.lines("schema", "register", "a", "-", "--type", "protobuf", input=TEXT.encode())
+    assert shell.run("schema", "show", "a").stdout_bytes.decode() == TEXT
+    monkeypatch.setattr("brokerd.cli.output.on_screen", lambda: True)
+    shown = shell.run("schema", "show", "a").stdout_bytes.decode().split("\n")
+    assert shown[1] == "//\t\\x1b]0;x\\x07 \\u2028 \\x85"

@@ -123,6 +123,11 @@ def test_top_shows_rates_of_the_interval(
     assert (group["group"], group["lag"]) == ("billing", 120)
 
 
+@pytest.mark.parametrize("interval", ["99ms", "25h", "999999999999999w"])
+def test_an_interval_is_a_tenth_of_a_second_to_a_day(shell: Shell, interval: str) -> None:
+    assert f"{interval!r} is" in shell.misused("top", "--interval", interval)
+
+
 def test_top_prints_one_sample_below_the_other_without_a_terminal(
     shell: Shell, watched: Watched, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:

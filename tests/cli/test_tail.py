@@ -215,3 +215,24 @@ def packed(value: Any) -> dict[str, Any]:
 def test_a_record_is_one_line_that_drives_no_terminal(given: dict[str, Any], shows: str) -> None:
     """Binary and control characters are escaped, whoever produced them."""
     assert record_line(record(**given)) == f"0:5  2023-11-14 22:13:20.250Z  {shows}"
+
+
+def test_a_new_topic_of_the_same_name_is_not_read_on(
+    full: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its first records were left out, up to the offset of the deleted one."""
+
+    slept = []
+
+    def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        if len(slept) > 1:
+            raise KeyboardInterrupt
+        full.run("topic", "delete", "orders", "--yes")
+        full.run("topic", "create", "orders", "--partitions", "2")
+        full.run("produce", "orders", "new", "--partition", "0")
+
+    monkeypatch.setattr(tail, "sleep", sleep)
+    result = full.run("tail", "orders", "--follow")
+    assert result.exit_code == 1 and result.stdout == ""
+    assert "topic 'orders' was deleted, and another one" in str(result.exception)

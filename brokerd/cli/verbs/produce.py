@@ -82,21 +82,25 @@ def produce_command(
 def _produce(
     context: click.Context, server: Server, topic: str, batches: Iterable[list[Answer]]
 ) -> None:
-    """Send the batches; print each record's position, or the total."""
+    """Send the batches; print each record's position, or the total.
+
+    An error that ends it tells how many records are in.
+    """
     as_json = context.obj["json"]
     done: list[Answer] = []
     count = 0
-    for batch in batches:
-        try:
+    try:
+        for batch in batches:
             answer = server.post("topics", topic, "records", records=batch)
-        except BrokerdError as error:
-            if not count:
-                raise
-            raise BrokerdError(f"{count} records are in; then: {error}") from error
-        count += len(batch)
-        done = answer["records"]
-        if as_json:
-            click.echo(json.dumps({"topic": topic, "records": done}))
+            count += len(batch)
+            done = answer["records"]
+            if as_json:
+                click.echo(json.dumps({"topic": topic, "records": done}))
+    except (BrokerdError, OSError, KeyboardInterrupt) as error:
+        if not count:
+            raise
+        reason = str(error) or "interrupted"
+        raise BrokerdError(f"{count} records are in; then: {reason}") from error
     if as_json:
         return
     if count == 1:

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 BATCH_RECORDS = 1_000
 BATCH_BYTES = 1 << 20
+STDOUT = "<stdout>"
+"""The name of the file that click opens for ``-``."""
 ENCODINGS = ("bytes", "text", "msgpack")
 """The names in the API of the numbers in the archive."""
 
@@ -54,7 +56,7 @@ class Copied(NamedTuple):
     "--offsets",
     "offsets_file",
     type=click.File("w"),
-    help="Write the old and the new offsets here, as CSV; - is stdout.",
+    help="Write the old and the new offsets here, as CSV; - is stdout: the rest goes to stderr.",
 )
 @click.option("--resume", is_flag=True, help="Go on with a copy that was interrupted.")
 @click.pass_context
@@ -88,7 +90,7 @@ def restore_topic_command(
     found = ArchivedTopic(root, topic, topic_id, version)
     done = _new_topic(server, into, found.partitions, resume)
     copied = _copy(server, found, into, done, _Offsets(offsets_file))
-    _show(context, found, into, copied)
+    _show(context, found, into, copied, getattr(offsets_file, "name", "") == STDOUT)
 
 
 def _new_topic(server: Server, into: str, partitions: int, resume: bool) -> list[int]:
@@ -262,7 +264,10 @@ def _base64(data: bytes) -> str:
     return base64.b64encode(data).decode()
 
 
-def _show(context: click.Context, found: ArchivedTopic, into: str, copied: list[Copied]) -> None:
+def _show(
+    context: click.Context, found: ArchivedTopic, into: str, copied: list[Copied], err: bool
+) -> None:
+    """Print the result; on stderr if stdout has the offsets."""
     total = sum(one.records for one in copied)
     answer = {
         "into": into,
@@ -282,4 +287,4 @@ def _show(context: click.Context, found: ArchivedTopic, into: str, copied: list[
         f"copied {some(total, 'record')} of topic id {found.topic_id} into {into}: version "
         f"{found.version} of the archive, the log up to LSN {found.lsn}"
     )
-    output.show(context, answer, lines)
+    output.show(context, answer, lines, err)

@@ -59,7 +59,14 @@ def describe_command(context: click.Context, name: str) -> None:
 def show_command(context: click.Context, name: str, version: int | None) -> None:
     """Print the text of a version."""
     found = server_of(context).get("schemas", name, "versions", version or 0)
-    output.show(context, found, found["definition"].splitlines())
+    text: str = found["definition"]
+    lines = text.removesuffix("\n").split("\n")
+    output.show(context, found, map(_shown, lines) if output.on_screen() else lines)
+
+
+def _shown(line: str) -> str:
+    """Return a line for a terminal: control characters other than tabs are escaped."""
+    return "\t".join(map(output.plain, line.removesuffix("\r").split("\t")))
 
 
 @schema_group.command("register")
@@ -85,7 +92,7 @@ def validate_command(context: click.Context, name: str, file: BinaryIO) -> None:
     """Check a message against the latest version: FILE, - is stdin."""
     message = base64.b64encode(file.read()).decode("ascii")
     verdict = server_of(context).post("schemas", name, "validate", base64=message)
-    output.show(context, verdict, verdict["errors"] or ["it fits"])
+    output.show(context, verdict, map(output.plain, verdict["errors"] or ["it fits"]))
     if not verdict["valid"]:
         context.exit(1)
 

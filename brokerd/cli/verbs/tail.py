@@ -19,6 +19,7 @@ from brokerd.cli.options import integer
 from brokerd.cli.options import time as time_option
 from brokerd.cli.records import key_text, record_line, value_text
 from brokerd.cli.server import Answer, Server, server_of
+from brokerd.errors import BrokerdError
 
 POLL_SECONDS = 0.5
 PAGE_RECORDS = 500
@@ -116,6 +117,7 @@ class Reader:
         self._server = server
         self._topic = topic
         described = server.get("topics", topic)
+        self._topic_id = described["topic_id"]
         ends = described["next_offsets"]
         if partition is not None and partition >= len(ends):
             raise click.UsageError(f"topic {topic!r} has {len(ends)} partitions, from 0")
@@ -141,6 +143,15 @@ class Reader:
             if not follow:
                 return
             sleep(POLL_SECONDS)
+            self._check_topic()
+
+    def _check_topic(self) -> None:
+        """Refuse a new topic of the same name: the offsets do not belong to it."""
+        if self._server.get("topics", self._topic)["topic_id"] != self._topic_id:
+            raise BrokerdError(
+                f"topic {self._topic!r} was deleted, and another one of this name was created; "
+                "run it again to read that one"
+            )
 
     def _partition(self, index: int) -> Iterator[Answer]:
         """Iterate over the stored records of one partition."""

@@ -32,13 +32,16 @@ RATES = {
 """Name of a rate -> its counter in the status."""
 TRAFFIC = ("written_records", "written_bytes", "read_records", "read_bytes")
 """The counters of a topic, in the order of the status."""
+DAY_SECONDS = 86_400.0
 
 
 def positive(text: str) -> float:
-    """Parse an interval of a tenth of a second or more."""
+    """Parse an interval from a tenth of a second to a day."""
     seconds = duration(text)
     if seconds < 0.1:
         raise click.BadParameter(f"{text!r} is shorter than 100ms")
+    if seconds > DAY_SECONDS:
+        raise click.BadParameter(f"{text!r} is longer than 1d")
     return seconds
 
 
