@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Protocol
 
@@ -77,7 +77,12 @@ def write_zeros(file: File, size: int, is_cancelled: Callable[[], bool]) -> None
         file.sync()
 
 
-def write_atomically(disk: Disk, directory: str, name: str, parts: list[bytes]) -> None:
+def is_full(error: OSError) -> bool:
+    """Whether an error means no space on the disk, for this user, or for a file (ulimit -f)."""
+    return error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+def write_atomically(disk: Disk, directory: str, name: str, parts: Iterable[bytes]) -> None:
     """Write a file whole or not at all: temporary name, sync, rename, directory sync."""
     path = os.path.join(directory, name)
     temporary = path + ".tmp"

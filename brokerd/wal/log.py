@@ -24,7 +24,7 @@ from brokerd.histogram import Histogram
 from brokerd.wal.catalog import Catalog
 from brokerd.wal.deletion.deleted_ranges import deleted_ranges
 from brokerd.wal.deletion.segment_deleter import SegmentDeleter
-from brokerd.wal.disk import Disk
+from brokerd.wal.disk import Disk, is_full
 from brokerd.wal.event_indexes import EventIndexes
 from brokerd.wal.options import MARK_ROOM_BYTES, WalOptions
 from brokerd.wal.read.event_scan import EventScan, RecordEventFilter, SegmentSpan
@@ -34,7 +34,7 @@ from brokerd.wal.recovery.damage_fingerprint import DamageFingerprint, is_unchan
 from brokerd.wal.recovery.report import NOTHING_KNOWN, Frame, KnownEnd, RecoveryReport
 from brokerd.wal.recovery.startup import clean_up, fingerprint_damages, rebuild_index, replay
 from brokerd.wal.segment import Segment, SegmentStatus
-from brokerd.wal.write.allocation import Allocator, SpareSegment, is_full
+from brokerd.wal.write.allocation import Allocator, SpareSegment
 from brokerd.wal.write.commit import (
     QueuedFrame,
     SegmentWrite,

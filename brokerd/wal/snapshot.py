@@ -247,8 +247,10 @@ class Snapshots:
         """File names of snapshots that were damaged when they were last read."""
         self.reached_lsn = 0
         """The highest LSN in all sound snapshots that :meth:`load_newest` read."""
-        self._is_synced = False
-        """Whether the names in the directory are durable. A killed process may leave others."""
+        self._durable_names: set[str] = set()
+        """Snapshots whose names are durable. A killed process may leave others."""
+        self._doubtful_names: set[str] = set()
+        """Snapshots whose names a failed sync covered. A later sync does not make them durable."""
 
     def write(self, start_lsn: int, chunks: Iterable[SnapshotChunk]) -> int:
         """Write a snapshot, read it back, and delete all below the two newest. Returns its bytes.
@@ -256,7 +258,8 @@ class Snapshots:
         Snapshots that were found damaged do not count as one of the two.
 
         Raises OSError, and DamagedData if it does not read back. Then the new file is deleted, and
-        older snapshots stay. If the sync of the directory failed, the new file stays too.
+        older snapshots stay. If the sync of the directory failed, the new file stays too, but does
+        not count as one of the two.
         """
         self._disk.make_directory(self._path)
         name = snapshot_name(start_lsn)
@@ -275,7 +278,8 @@ class Snapshots:
             file.close()
             self._disk.unlink(temporary)
             raise
-        self._is_synced = False
+        self._durable_names.discard(name)
+        self._doubtful_names.discard(name)
         self._disk.rename(temporary, os.path.join(self._path, name))
         self._bad_names.discard(name)
         self._sync_names()
@@ -283,9 +287,14 @@ class Snapshots:
         return size
 
     def _sync_names(self) -> None:
-        """Make the names of all snapshots durable."""
-        self._disk.sync_directory(self._path)
-        self._is_synced = True
+        """Make the names of all snapshots durable, unless an earlier sync of them failed."""
+        names = set(self.names()) - self._doubtful_names - self._durable_names
+        try:
+            self._disk.sync_directory(self._path)
+        except OSError:
+            self._doubtful_names |= names
+            raise
+        self._durable_names |= names
 
     def _write(self, file: File, start_lsn: int, chunks: Iterable[SnapshotChunk]) -> int:
         snapshot_id = self._random_bytes(16)
@@ -309,8 +318,9 @@ class Snapshots:
         return sorted(found, reverse=True)
 
     def _kept_names(self) -> list[str]:
-        """Return the file names of the two newest snapshots that were not found damaged."""
-        return [name for name in self.names() if name not in self._bad_names][:KEPT_SNAPSHOTS]
+        """Return the file names of the two newest snapshots that are neither bad nor doubtful."""
+        unusable = self._bad_names | self._doubtful_names
+        return [name for name in self.names() if name not in unusable][:KEPT_SNAPSHOTS]
 
     def _delete_old(self) -> None:
         kept = self._kept_names()
@@ -321,6 +331,8 @@ class Snapshots:
                 continue
             with suppress(IsADirectoryError):  # not a snapshot
                 self._disk.unlink(os.path.join(self._path, name))
+            self._durable_names.discard(name)
+            self._doubtful_names.discard(name)
 
     def load_newest(
         self,
@@ -387,7 +399,7 @@ class Snapshots:
         names = self._kept_names()
         if len(names) < KEPT_SNAPSHOTS:
             return None
-        if not self._is_synced:
+        if not self._durable_names.issuperset(names):
             self._sync_names()
         name = names[-1]
         try:

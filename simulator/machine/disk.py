@@ -150,6 +150,8 @@ class SimDisk:
         """Called before the effect of each call; may block, and raise OSError or PowerLost."""
         self.leave: Callable[[Call], None] = _ignore
         """Called after the effect; may block, and raise PowerLost."""
+        self.forgets_failed_names = False
+        """Whether a later sync does not make durable the names of a failed ``sync_directory``."""
         self.calls: Counter[str] = Counter()
         """Number of calls by name."""
         self.boots = 0
@@ -161,6 +163,8 @@ class SimDisk:
         self._seen: dict[str, CachedFile] = {}
         self._durable: dict[str, CachedFile] = {}
         self._changes: list[EntryChange] = []
+        self._lost_names: dict[str, int] = {}
+        """The last change of names that a failed sync of a directory covered."""
         self._junk: deque[bytes] = deque(maxlen=_JUNK_FILES)
         self._failures: dict[str, _Failure] = {}
 
@@ -213,6 +217,7 @@ class SimDisk:
         self._durable = left.names
         self._seen = dict(left.names)
         self._changes.clear()
+        self._lost_names.clear()
 
     def fork(self) -> SimDisk:
         """Return an independent disk in the same state, without open files and hooks."""
@@ -233,6 +238,8 @@ class SimDisk:
         twin._changes = [
             change._replace(file=files[change.file.number]) for change in self._changes
         ]
+        twin.forgets_failed_names = self.forgets_failed_names
+        twin._lost_names = self._lost_names.copy()
         twin._junk = self._junk.copy()
         twin._failures = self._failures.copy()
 
@@ -333,16 +340,23 @@ class SimDisk:
         self.leave(call)
 
     def sync_directory(self, directory: str) -> None:
-        """Make all earlier changes of names durable."""
+        """Make all earlier changes of names durable. See `forgets_failed_names`."""
         covered = self._order
-        call = self._begin("sync_directory", directory)
-        synced = [
+        try:
+            call = self._begin("sync_directory", directory)
+        except OSError:
+            if self.forgets_failed_names:
+                self._lost_names[directory] = covered
+            raise
+        lost = self._lost_names.get(directory, 0)
+        own = [
             change
             for change in self._changes
             if change.directory == directory and change.order <= covered
         ]
+        synced = [change for change in own if change.order > lost]
         self._durable = names_after(self._durable, synced)
-        self._changes = [change for change in self._changes if change not in synced]
+        self._changes = [change for change in self._changes if change not in own]
         self.leave(call)
 
     def free_bytes(self, directory: str) -> int:

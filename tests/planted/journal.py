@@ -224,7 +224,8 @@ BUGS: tuple[Bug, ...] = (
         "segments are deleted for a snapshot whose name a killed process did not sync",
         "wal/snapshot.py",
         (
-            "        if not self._is_synced:\n            self._sync_names()\n",
+            "        if not self._durable_names.issuperset(names):\n"
+            "            self._sync_names()\n",
             "",
         ),
         tests="wal/test_snapshot.py",

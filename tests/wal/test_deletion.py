@@ -636,6 +636,22 @@ class TestFailures:
         assert len(rig.fatal) == 1
         assert rig.files() == names
 
+    def test_a_record_whose_sync_failed_is_written_again_by_the_next_start(self) -> None:
+        """The second sync of the directory would succeed, and leave the record out."""
+        rig = log()
+        rig.disk.forgets_failed_names = True
+        removables = rig.wal.deleter.plan_removal(KEEP_ENDS, {1, 2}, LSN_MAX).run()
+        rig.disk.fail("sync_directory")
+        rig.wal.deleter.delete(removables)
+        rig.run()
+        assert rig.fatal and rig.files(".deleted")
+        rig.disk.kill()
+        again = Rig(rig.disk, from_lsn=rig.wal.durable_lsn, seed=2)
+        assert delete(again, KEEP_ENDS, {1, 2})
+        after = again.restart(from_lsn=again.wal.durable_lsn)
+        assert after.files(".deleted") == rig.files(".deleted")
+        assert after.report.damages == []
+
     def test_a_file_that_the_system_keeps_is_told_and_the_rest_goes(self) -> None:
         rig = log()
         names = rig.files()

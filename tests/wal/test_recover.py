@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import random
 import struct
 from collections.abc import Callable
@@ -133,6 +134,30 @@ class TestReplay:
         path = f"{PATH}/{name}"
         assert rig.report.rewritten_bytes == ends[-1] - ends[-2]
         assert written.index(("sync", path)) > written.index(("pwrite", path))
+
+    @pytest.mark.parametrize("has_room", [True, False])
+    def test_a_segment_whose_name_could_not_be_synced_is_written_again_under_it(
+        self, has_room: bool
+    ) -> None:
+        """The second sync of the directory would succeed, and leave the name out."""
+        rig = Rig()
+        rig.put(records(0))
+        rig.wal.seal()
+        rig.run()
+        disk = rig.disk
+        disk.forgets_failed_names = True
+        disk.fail("sync_directory")
+        rig.put(records(1))
+        assert rig.fatal
+        disk.kill()
+        if not has_room:
+            disk.fail("create", error=errno.ENOSPC)
+        again = Rig(disk, seed=2)
+        assert len(again.frames) == 2
+        if has_room:
+            after = again.restart()
+            assert after.entries() == again.entries()
+            assert after.report.damages == []
 
     def test_a_failed_sync_at_the_start_is_not_swallowed(self) -> None:
         disk, _, _ = small_log()

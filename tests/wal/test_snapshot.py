@@ -143,19 +143,40 @@ class TestKeeping:
         assert load(after) == (400, CHUNKS)
         assert after.second_newest() == 300
 
-    def test_the_second_newest_does_not_count_while_the_directory_cannot_be_synced(self) -> None:
+    def test_a_snapshot_whose_name_could_not_be_synced_does_not_count_after_a_later_sync(
+        self,
+    ) -> None:
+        """A disk may report once that it lost a name, and succeed in the next sync without it."""
         store, disk = snapshots()
+        disk.forgets_failed_names = True
         for lsn in (100, 200):
             store.write(lsn, CHUNKS)
         disk.fail("sync_directory")
         with pytest.raises(OSError, match="Input/output error"):
             store.write(300, CHUNKS)
+        assert store.second_newest() == 100, "200 is still the newest for sure"
+        store.write(400, CHUNKS)
+        assert store.second_newest() == 200
+        disk.crash()
+        after = snapshots(disk)[0]
+        assert after.names()[:2] == [f"{400:020d}.snap", f"{200:020d}.snap"]
+        assert load(after) == (400, CHUNKS)
+
+    def test_after_a_start_whose_first_sync_fails_two_new_snapshots_are_needed(self) -> None:
+        store, disk = snapshots()
+        for lsn in (100, 200):
+            store.write(lsn, CHUNKS)
+        store = snapshots(disk)[0]
         disk.fail("sync_directory")
         with pytest.raises(OSError, match="Input/output error"):
             store.second_newest()
-        assert store.second_newest() == 200
-        disk.crash()
-        assert load(snapshots(disk)[0]) == (300, CHUNKS)
+        assert store.second_newest() is None
+        store.write(300, CHUNKS)
+        assert store.second_newest() is None
+        assert store.names()[-1] == f"{100:020d}.snap", "none of the older ones is deleted"
+        store.write(400, CHUNKS)
+        assert store.second_newest() == 300
+        assert store.names() == [f"{400:020d}.snap", f"{300:020d}.snap"]
 
     def test_a_failed_write_leaves_nothing_behind_and_the_older_ones_stay(self) -> None:
         for call, nth in (("pwrite", 2), ("sync", 1), ("create", 1)):

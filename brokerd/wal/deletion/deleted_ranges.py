@@ -114,6 +114,11 @@ def redundant_records(disk: Disk, path: str) -> list[str]:
     return [name for name, one in named.items() if name not in wider and covered.cover(*one)]
 
 
+def record_names(disk: Disk, path: str) -> list[str]:
+    """Return the names of all records. Raises OSError."""
+    return sorted(_records(disk, path))
+
+
 def record_deletion(disk: Disk, path: str, ranges: Iterable[LsnRange]) -> list[str]:
     """Create records of ``ranges``. A new record replaces the records that it touches.
 

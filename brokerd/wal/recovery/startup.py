@@ -9,12 +9,12 @@ page cache, trims the last segment and writes missing indexes.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 
 from brokerd.errors import DamagedData
-from brokerd.wal.deletion.deleted_ranges import deleted_ranges, redundant_records
-from brokerd.wal.disk import Disk, File
+from brokerd.wal.deletion.deleted_ranges import deleted_ranges, record_names, redundant_records
+from brokerd.wal.disk import Disk, File, is_full, write_atomically
 from brokerd.wal.index_files import load_index, load_spans, write_index
 from brokerd.wal.recovery.damage_fingerprint import (
     DamageFingerprint,
@@ -275,6 +275,7 @@ def clean_up(disk: Disk, path: str, result: Replay) -> None:
                 disk.unlink(os.path.join(path, name))
             except IsADirectoryError:
                 report.foreign_names.append(name)
+    _renew_records(disk, path)
     for name in (*orphan_indexes(disk, path), *redundant_records(disk, path)):
         disk.unlink(os.path.join(path, name))
     if result.segments:
@@ -312,13 +313,50 @@ def fingerprint_damages(disk: Disk, path: str, report: RecoveryReport) -> list[D
     return sorted(set(places))
 
 
+def _renew_records(disk: Disk, path: str) -> None:
+    """Write the names of the records of deleted ranges again, durably.
+
+    A sync of the directory that failed in an earlier process may have lost them. Without room the
+    names stay as they are.
+    """
+    names = record_names(disk, path)
+    try:
+        for name in names:
+            disk.create(os.path.join(path, f"{name}.tmp")).close()
+            disk.rename(os.path.join(path, f"{name}.tmp"), os.path.join(path, name))
+    except OSError as error:
+        if not is_full(error):
+            raise
+    if names:
+        disk.sync_directory(path)
+
+
 def _rewrite_tail(disk: Disk, path: str, last: Segment, synced: int) -> int:
-    """Write the bytes of the last segment that may be unsynced. `trim` syncs them."""
+    """Write the bytes of the last segment that may be unsynced. `trim` syncs them.
+
+    If no frame proves that a commit to the segment ended, the sync of its name may have failed. So
+    a new file of the same name replaces it, unless there is no room.
+    """
     file = disk.open(os.path.join(path, last.name), write=True)
+    if synced == 0:
+        end = min(last.position, file.size())
+        try:
+            write_atomically(disk, path, last.name, _pieces(file, end))
+        except OSError as error:
+            if not is_full(error):
+                raise
+        else:
+            return end
     start = max(synced, SEGMENT_HEADER_BYTES)
     end = max(start, min(last.position, file.size()))
     rewrite(file, start, end)
     return end - start
+
+
+def _pieces(file: File, end: int) -> Iterator[bytes]:
+    """Yield the bytes of a file up to a position."""
+    for position in range(0, end, REWRITE_BYTES):
+        yield file.pread(min(REWRITE_BYTES, end - position), position)
 
 
 def rewrite(file: File, start: int, end: int) -> None:

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from brokerd.errors import error_text
-from brokerd.wal.disk import Disk, File, write_zeros
+from brokerd.wal.disk import Disk, File, is_full, write_zeros
 from brokerd.walformat import SEGMENT_HEADER_BYTES
 from brokerd.worker_pool import WorkerPool
 
@@ -159,8 +159,3 @@ class Allocator:
             self._wanted = 0
         self.ensure()
         self.changed()
-
-
-def is_full(error: OSError) -> bool:
-    """Whether an error means no space on the disk, for this user, or for a file (ulimit -f)."""
-    return error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
