@@ -21,7 +21,7 @@ from pyiceberg.expressions import EqualTo, GreaterThanOrEqual
 from pyiceberg.table import StaticTable
 from pyiceberg.table.snapshots import Operation
 
-from brokerd.archive.contract.layout import LAYOUTS, RECORDS
+from brokerd.archive.contract.layout import EVENTS, LAYOUTS, RECORDS, ROLLUP_APP
 from brokerd.archive.contract.view import ArchiveUnavailable
 from brokerd.archive.delta.checkpoints import checkpoint_if_due
 from brokerd.archive.delta.log_files import COMMITS, commit_name
@@ -291,6 +291,33 @@ def test_continues_after_the_log_was_cleaned(world: World) -> None:
     assert export(world)["snapshots"] == 1
     assert rows_of(iceberg(world).scan().to_arrow()) == delta_rows(world, RECORDS.name)
     assert len(iceberg(world).scan().to_arrow()) == 5
+
+
+def test_commits_without_rows_do_not_make_the_table_anew(world: World, catalog: SqlCatalog) -> None:
+    """Not even when the log is cleaned: a new table has no older snapshots, and another id."""
+    append(world, 0)
+    append(world, 1)
+    found = []
+    for _ in range(3):
+        for name in (RECORDS.name, EVENTS.name):
+            table = world.tables[name]
+            table.refresh()
+            lsn = {ROLLUP_APP: world.lsn + 1_000 * (1 + len(found))}
+            assert table.commit((), (), lsn, now_ms=NOW_MS)
+            export(world)
+            assert checkpoint_if_due(table.path, table.snapshot, 1)
+            for version in range(table.version):
+                (table.path / COMMITS / commit_name(version)).unlink(missing_ok=True)
+        tables = [catalog.load_table(f"brokerd.{name}") for name in (RECORDS.name, EVENTS.name)]
+        found.append([one.metadata.table_uuid for one in tables])
+        assert [len(one.metadata.snapshots) for one in tables] == [2, 0]
+    assert found == found[:1] * 3
+    world.lsn += 10_000
+    append(world, 2)
+    export(world)
+    (records,) = [catalog.load_table("brokerd.records")]
+    assert len(records.metadata.snapshots) == 3
+    assert len(records.scan().to_arrow()) == 3
 
 
 def test_an_archive_that_moved_is_written_again(world: World) -> None:

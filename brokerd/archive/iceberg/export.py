@@ -90,12 +90,14 @@ def _add_changes(history: History, table: Table, run: Run) -> History:
         for change in changes:
             history.add(change)
         if history.totals() == _totals(table):
+            history.reach(table.version)
             return history
     metadata = new_metadata(table.layout, location_of(table.path), run.bounds.log_id)
     history = History(history.files, table.layout, metadata)
     history.add(whole_table(table, run.now_ms()))
     if history.totals() != _totals(table):
         raise history.files.damaged("it has other files than the Delta log")
+    history.reach(table.version)
     return history
 
 

@@ -31,7 +31,8 @@ from brokerd.archive.iceberg.table_format import FORMAT_VERSION, manifest_entry
 DELTA_VERSION = "brokerd.delta-version"
 LSN = "brokerd.lsn"
 """Keys of a snapshot's summary: the Delta version with the same rows, and the LSN up to which it
-holds the log."""
+holds the log. The former is also a property of the table: the last version that brokerd has read,
+because the versions after the last snapshot may have no files, and their commits are deleted."""
 SNAPSHOTS_MAX = 500
 """The largest number of snapshots of a table. Each is in each metadata file."""
 _CODEC = "deflate"
@@ -58,9 +59,16 @@ class History:
 
     @property
     def delta_version(self) -> int:
-        """Return the Delta version of the current snapshot; -1 without one."""
+        """Return the Delta version up to which the snapshots have all files; -1 for none."""
         current = self.metadata.current_snapshot()
-        return delta_version(current) if current is not None else -1
+        read = int(self.metadata.properties.get(DELTA_VERSION, -1))
+        return max(read, delta_version(current)) if current is not None else read
+
+    def reach(self, version: int) -> None:
+        """Keep the Delta version of `delta_version`: the last versions may have no files."""
+        if version > self.delta_version:
+            properties = {**self.metadata.properties, DELTA_VERSION: str(version)}
+            self.metadata = self.metadata.model_copy(update={"properties": properties})
 
     def totals(self) -> Totals:
         """Return the totals of the current snapshot."""
