@@ -12,7 +12,7 @@ from the content of the archive, so the next job continues a stopped job.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -33,7 +33,7 @@ from brokerd.archive.data_dir import (
     read_bounds,
     rollup_lock,
 )
-from brokerd.archive.delta.table import TableConflict
+from brokerd.archive.delta.table import Table, TableConflict
 from brokerd.archive.delta.tables import Tables, ensure_tables, open_tables
 from brokerd.archive.delta.vacuum import remove_temporaries
 from brokerd.archive.errors import JobFailed
@@ -46,7 +46,8 @@ from brokerd.archive.run import Run, Settings, StepReport, count_text
 from brokerd.archive.storage.access import FileAccess, apply_access
 from brokerd.archive.storage.address import Place
 from brokerd.archive.storage.store import Store
-from brokerd.archive.typed.derive import derive_typed, publish_schemas, typed_tables
+from brokerd.archive.typed.derive import derive_typed, publish_schemas
+from brokerd.archive.typed.layouts import typed_layouts
 from brokerd.errors import BrokerdError, install_text
 
 if TYPE_CHECKING:
@@ -204,7 +205,8 @@ def _run_steps(job: Job, run: Run, bounds: bytes, report: JobReport) -> None:
     if job.settings.vacuum:
         with report.collect_problems(job.root):
             check_pairing(job.data_dir, job.root, run.bounds, run.tables)
-            report.steps.append(vacuum(run))
+            collect = partial(report.collect_problems, job.root)
+            report.steps.append(vacuum(run, collect))
 
 
 def _write_iceberg(job: Job, run: Run, report: JobReport) -> None:
@@ -269,19 +271,26 @@ def iceberg(run: Run, *, cleans: bool, keeps_older: bool = True) -> StepReport:
     return write_iceberg(run, cleans=cleans, keeps_older=keeps_older)
 
 
-def vacuum(run: Run) -> StepReport:
+def vacuum(
+    run: Run, collect: Callable[[], AbstractContextManager[None]] = nullcontext
+) -> StepReport:
     """Delete the files that no recent version of the tables needs. Return the counts.
 
     The present time is the wall clock's, but never later than the broker's time for removal, which
     does not follow a clock that jumped.
+
+    :param collect: makes a context for each typed table. It collects the errors of the table, so
+        that the other tables go on.
     """
     files, hours = 0, run.settings.vacuum_hours
     now_ms = min(run.now_ms(), run.bounds.time_us // 1000)
     for layout in LAYOUTS.values():
         run.failpoint(f"before vacuum of {layout.name}")
         files += len(run.tables[layout.name].vacuum(hours, now_ms))
-    for table in typed_tables(run):
-        files += len(table.vacuum(hours, now_ms))
+    for layout in typed_layouts(run.store):
+        with collect():
+            table = Table(run.root, layout, run.bounds.log_id)
+            files += len(table.vacuum(hours, now_ms))
     remove_temporaries(run.root, hours, now_ms)
     lines = [f"deleted {count_text(files, 'file')} that no version needs"] if files else []
     return StepReport("vacuum", {"files": files}, lines)

@@ -417,6 +417,12 @@ def test_a_table_that_fails_does_not_stop_the_others(orders: Orders) -> None:
     assert str(commit) in problem
     found = DeltaTable(str(orders.root / "typed/2/rows")).to_pyarrow_table()
     assert sorted(found["n"].to_pylist()) == [2, 4]
+    abandoned = orders.root / "typed/2/rejected/t-0.parquet"
+    abandoned.write_bytes(b"PAR1")
+    os.utime(abandoned, (0, 0))
+    (problem,) = run_job(job_of(orders, None, settings=TYPED._replace(vacuum=True))).problems
+    assert str(commit) in problem
+    assert not abandoned.exists()
 
 
 def test_optimize_of_another_program_is_undone(orders: Orders) -> None:

@@ -44,7 +44,6 @@ from brokerd.archive.typed.layouts import (
     layout_of,
     rows_schema,
     table_name,
-    typed_layouts,
 )
 from brokerd.archive.typed.task import (
     MergeTask,
@@ -436,11 +435,6 @@ def _groups(files: Sequence[tuple[str, int]]) -> list[tuple[str, ...]]:
         groups[-1].append(path)
         room -= size
     return [tuple(group) for group in groups]
-
-
-def typed_tables(run: Run) -> list[Table]:
-    """Open the typed tables of the archive, for vacuum."""
-    return [Table(run.root, one, run.bounds.log_id) for one in typed_layouts(run.store)]
 
 
 def _delete_tables(run: Run, live: set[int], report: StepReport) -> None:
