@@ -229,6 +229,18 @@ def test_commit_by_somebody_who_did_not_see_the_last_one_is_refused(
     assert late.commit(files, transactions={APP: 20}, now_ms=NOW_MS)
 
 
+def test_a_mark_that_another_process_changed_is_a_conflict(root: Path, table: Table) -> None:
+    """Both made an empty table anew, of a part of the log: its rows would be there twice."""
+    for was, lsn in ((0, 10), (10, 7)):
+        late = again(root)
+        table.commit(
+            [records_file(1, 0, 10, number=lsn)], table.paths(), marks={APP: lsn}, now_ms=1
+        )
+        with pytest.raises(TableConflict, match=f"raised {APP} from {was} to {lsn}"):
+            late.commit([records_file(1, 0, 10, number=2)], marks={APP: 10}, now_ms=NOW_MS)
+        assert len(again(root).paths()) == 1
+
+
 def test_files_take_the_place_of_others_beside_what_is_added_meanwhile(
     root: Path, table: Table
 ) -> None:

@@ -9,7 +9,7 @@ This module writes commits itself: deltalake syncs no file, and its JSON has no 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 import pyarrow as pa
@@ -130,9 +130,9 @@ class Table:
             Streams over the Delta log pass over such a commit.
         :param properties: the table also gets the columns of its layout, and these properties.
         :return: False, without a change, if the table already has these or later transactions.
-        :raises TableConflict: since the last read, another process raised one of the transactions,
-            removed one of the files, or added one. Or the files may be gone, because another
-            process called `keep_out_earlier_files` since the table was opened.
+        :raises TableConflict: since the last read, another process changed one of these app
+            transactions, removed one of the files, or added one. Or the files may be gone, because
+            another process called `keep_out_earlier_files` since the table was opened.
         :raises ArchiveUnavailable: the disk or the server reports an error.
         """
         transactions = transactions or {}
@@ -154,7 +154,7 @@ class Table:
             if transactions and _has_reached(newest, transactions):
                 self._snapshot = newest
                 return False
-            self._check_transactions(newest, transactions)
+            self._check_transactions(newest, (*transactions, *(marks or ())))
             _check_files(newest, [file.path for file in files], removed)
             if files and newest.transactions.get(ERASE_APP, 0) != self._erasures:
                 raise TableConflict(
@@ -261,8 +261,8 @@ class Table:
         self.refresh()
         return is_done
 
-    def _check_transactions(self, newest: Snapshot, transactions: Mapping[str, int]) -> None:
-        for app_id in transactions:
+    def _check_transactions(self, newest: Snapshot, app_ids: Iterable[str]) -> None:
+        for app_id in app_ids:
             was, now = self.transaction(app_id), newest.transactions.get(app_id, 0)
             if was != now:
                 raise TableConflict(
