@@ -171,8 +171,11 @@ def command(
             raise JobProblems("\n".join(report.problems))
     except BrokerdError as error:
         if as_json and not isinstance(error, (JobProblems, OutputFailed)):
-            with suppress(OutputFailed):  # stderr gets the error, too
-                _print(json.dumps({"ok": False, "problems": [str(error)]}))
+            _print_failure(str(error))
+        raise
+    except OSError as error:
+        if as_json:
+            _print_failure(_os_error_text(error))
         raise
 
 
@@ -194,8 +197,7 @@ def main() -> None:
     except BrokerdError as error:
         _exit(str(error), USAGE)
     except OSError as error:
-        path = f"{error.filename}: " if error.filename else ""
-        _exit(f"{path}{error.strerror or error}", USAGE)
+        _exit(_os_error_text(error), USAGE)
 
 
 class _Rounds:
@@ -226,8 +228,7 @@ class _Rounds:
         except BrokerdError as error:
             return self._failed(str(error).splitlines())
         except OSError as error:
-            path = f"{error.filename}: " if error.filename else ""
-            return self._failed([f"{path}{error.strerror or error}"])
+            return self._failed([_os_error_text(error)])
         if report.has_committed:
             report.ingest.stop = None  # there is always a segment that is not sealed yet
             notes = _notify_broker(self._job, report, self._login)
@@ -261,6 +262,18 @@ class _Rounds:
 
 def _terminate(number: int, frame: FrameType | None) -> NoReturn:
     raise _Terminated(_TERMINATED)
+
+
+def _os_error_text(error: OSError) -> str:
+    """Return the text of an error, which begins with the file's name."""
+    path = f"{error.filename}: " if error.filename else ""
+    return f"{path}{error.strerror or error}"
+
+
+def _print_failure(problem: str) -> None:
+    """Print the JSON object of a run that could not begin."""
+    with suppress(OutputFailed):  # stderr gets the error, too
+        _print(json.dumps({"ok": False, "problems": [problem]}))
 
 
 def _exit(text: str, code: int) -> NoReturn:

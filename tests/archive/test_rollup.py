@@ -352,6 +352,18 @@ def test_what_is_wrong_is_one_line(
     assert line in facts["problems"][0]
 
 
+def test_a_file_in_the_way_is_one_line(data: Data, command: Command) -> None:
+    """An error of the operating system comes as JSON, too."""
+    data.publish()
+    (data.path / "run").touch()
+    text = f"{data.path / 'run'}: File exists"
+    said = command()
+    assert (said.code, said.out, said.err) == (1, "", f"brokerd-rollup: {text}\n")
+    said = command("--json")
+    assert (said.code, said.err) == (1, f"brokerd-rollup: {text}\n")
+    assert json.loads(said.out) == {"ok": False, "problems": [text]}
+
+
 def test_wrong_usage_is_told_as_ever(command: Command) -> None:
     """With exit code 2."""
     said = command("--nonsense")
