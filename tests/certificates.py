@@ -151,6 +151,15 @@ def _written(
     return Issued(certificate_file, key_file)
 
 
+def set_version(path: Path, number: int) -> None:
+    """Change the version of the certificate in a PEM file; its signature is wrong then."""
+    sound = x509.load_pem_x509_certificate(path.read_bytes()).public_bytes(Encoding.DER)
+    version = b"\xa0\x03\x02\x01"
+    at = sound.index(version) + len(version)
+    changed = sound[:at] + bytes([number]) + sound[at + 1 :]
+    path.write_text(ssl.DER_cert_to_PEM_cert(changed))
+
+
 def certificate(directory: Path) -> tuple[Path, Path]:
     """Return a self-signed certificate for "broker" and its key, as PEM files."""
     key = ec.generate_private_key(ec.SECP256R1())

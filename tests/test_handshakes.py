@@ -21,7 +21,7 @@ from brokerd.protocols.base.transport import lose_at_once
 from brokerd.server.handshakes import REFRESH_SECONDS, TlsConnection, TlsFactory
 from brokerd.server.log_limit import LISTENER_LINES, PEER_LINES, WINDOW_SECONDS
 from brokerd.server.tls import Credentials, TlsFiles
-from tests.certificates import DAY, Authority, Issued
+from tests.certificates import DAY, Authority, Issued, set_version
 
 PEER = "192.0.2.7"
 
@@ -43,8 +43,12 @@ class Authorities:
             "server's": self.ours.issue_for_servers_only("www"),
             "long": self.ours.issue(["x" * 64] * 5, valid=expired),
             "ugly": self.ours.issue("line\nbreak", valid=expired),
+            "odd": self.others.issue("odd"),
             "missing": None,
         }
+        odd = self.certificates["odd"]
+        assert odd is not None
+        set_version(odd.certificate, 9)
 
 
 @pytest.fixture(scope="module")
@@ -160,6 +164,8 @@ REFUSED = {
     "server's": "the certificate of CN=www is not meant for clients",
     "long": f"the certificate of {','.join(['CN=' + 'x' * 64] * 5)[:200]} has expired",
     "ugly": r"the certificate of CN=line\x0abreak has expired",
+    "odd": "the certificate of an unreadable subject is not signed by a CA that this listener "
+    "trusts",
 }
 
 

@@ -26,7 +26,7 @@ from twisted.logger import capturedLogs
 from brokerd.errors import ConfigError
 from brokerd.security.certificates import subject_of
 from brokerd.server.tls import FILE_BYTES_MAX, Credentials, TlsFiles
-from tests.certificates import DAY, Authority, Issued
+from tests.certificates import DAY, Authority, Issued, set_version
 
 NOW = time.time()
 
@@ -107,6 +107,11 @@ def not_pem(files: TlsFiles, directory: Path) -> str:
     return f"{files.certificate} must be a PEM file with a certificate"
 
 
+def unknown_version(files: TlsFiles, directory: Path) -> str:
+    set_version(Path(files.certificate), 9)
+    return f"{files.certificate} must be a PEM file with a certificate"
+
+
 def no_key(files: TlsFiles, directory: Path) -> str:
     shutil.copy(files.certificate, files.key)
     return f"{files.key} must be a PEM file with a private key"
@@ -140,6 +145,7 @@ def a_key_with_a_password(files: TlsFiles, directory: Path) -> str:
 WRONG = [
     *(no_file, a_directory, a_pipe, not_pem, no_key, huge, another_key, another_kind_of_key),
     a_key_with_a_password,
+    unknown_version,
 ]
 
 

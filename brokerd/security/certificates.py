@@ -27,12 +27,13 @@ class Subject(NamedTuple):
 
 def subject_of(certificate: Any) -> Subject:
     """Return the subject of an `OpenSSL.crypto.X509`. Raises `LoginFailed` if it is malformed."""
-    from cryptography.x509.oid import NameOID  # only TLS needs this large module
+    from cryptography.x509 import InvalidVersion  # only TLS needs this large module
+    from cryptography.x509.oid import NameOID
 
     try:
         subject = certificate.to_cryptography().subject
         name = subject.rfc4514_string()
-    except ValueError as error:
+    except (ValueError, InvalidVersion) as error:
         raise LoginFailed(f"the subject of the certificate cannot be read: {error}") from error
     common_names = [str(part.value) for part in subject.get_attributes_for_oid(NameOID.COMMON_NAME)]
     return Subject(name, common_names[0] if len(common_names) == 1 else "")

@@ -252,7 +252,7 @@ def _certificates(path: str) -> list[x509.Certificate]:
     """Read the certificates of a PEM file, at least one."""
     try:
         return x509.load_pem_x509_certificates(_contents(path))
-    except ValueError as error:
+    except (ValueError, x509.InvalidVersion) as error:
         raise ConfigError(f"{path} must be a PEM file with a certificate") from error
 
 
