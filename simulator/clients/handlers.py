@@ -38,7 +38,7 @@ def handled(
     def begin(broker: Broker, finish: Finish) -> None:
         nobody: Any = None  # The handlers use neither the session nor the options.
         access = OperatorAccess(operation.client)
-        call = Call(broker, access, dict(path), query, body(broker), nobody, nobody)
+        call = Call(broker, access, dict(path), query, body(broker), nobody, nobody, lambda: None)
 
         def refused(failure: Failure) -> None:
             failure.trap(BrokerdError)

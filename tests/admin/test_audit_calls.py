@@ -8,7 +8,7 @@ import pytest
 
 from brokerd.broker import BrokerSettings
 from brokerd.security import ADMIN, READ, WRITE
-from tests.admin.caller import Caller
+from tests.admin.caller import Caller, answer_of
 from tests.guards import Given, GuardOf
 from tests.house import House
 
@@ -150,3 +150,15 @@ def test_each_change_has_one_event_with_its_principal(
     assert [newest[0][name] for name in ("type", "resource", "user", "result")] == [
         *(kind, resource, "ann", "success")
     ]
+
+
+def test_a_query_that_waits_shows_nothing_to_a_sender_who_is_no_administrator_any_more(
+    caller: Caller,
+) -> None:
+    root = Given("root", ADMIN)
+    caller.authenticator.guard = GuardOf(root)
+    _, wire = caller.send("GET", "/audit")
+    assert not wire.value()
+    root.revoke()
+    caller.house.run()
+    assert answer_of(wire)[0] == 403

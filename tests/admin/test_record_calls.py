@@ -12,9 +12,11 @@ from twisted.python.failure import Failure
 from brokerd.broker import BrokerSettings
 from brokerd.broker.slices import SLICE_SECONDS
 from brokerd.codecs.mamamia import Acquire, Produce, Produced
+from brokerd.security import READ, WRITE
 from brokerd.values import ADMIN_RECORD_BYTES
 from brokerd.wal import WalOptions
 from tests.admin.caller import Caller, Wire, answer_of
+from tests.guards import Given, GuardOf
 from tests.house import House, ask
 from tests.protocols.flymq_desk import Steps
 
@@ -162,6 +164,35 @@ def test_records_that_left_memory_are_read_from_disk() -> None:
     ask(caller.house, Produce("t", b"old"))
     caller.house.run()
     assert values(caller) == ["old"]
+
+
+def test_a_read_from_disk_shows_nothing_to_a_sender_who_lost_the_permission_meanwhile() -> None:
+    ann = Given("ann", 0, {"t": READ})
+    house = House(settings=BrokerSettings(tail_cache_bytes=0, read_cache_bytes=0))
+    caller = Caller(house, GuardOf(ann))
+    ask(house, Produce("t", b"old"))
+    house.run()
+    for path in ("/topics/t/records", "/topics/t/records/0/0"):
+        _, wire = caller.send("GET", path)
+        assert not wire.value()
+        ann.revoke()
+        house.run()
+        assert answer_of(wire)[0] == 403
+        assert b"old" not in wire.value()
+        ann.by_topic["t"] = READ
+
+
+def test_an_append_that_waits_is_refused_to_a_sender_who_lost_the_permission_meanwhile() -> None:
+    ann = Given("ann", 0, {"t": READ | WRITE})
+    caller = Caller(guard=GuardOf(ann))
+    caller.house.run()
+    caller.house.wal._allocator.take(0)
+    body = json.dumps({"records": [{"value": "x" * 100_000}]}).encode()
+    _, wire = caller.send("POST", "/topics/t/records", body)
+    ann.by_topic["t"] = READ
+    caller.house.run()
+    assert answer_of(wire)[0] == 403
+    assert caller.get("/topics/t/records")[0] == 404
 
 
 @pytest.mark.parametrize(

@@ -32,8 +32,8 @@ BUGS: tuple[Bug, ...] = (
         "the resumption of a group has no audit event",
         "admin/http/routing.py",
         (
-            "            self.broker, lambda: self.broker.audit.carry_out(",
-            "            self.broker, change if kind is EventType.GROUP_RESUMED else "
+            "            lambda: self.broker.audit.carry_out(",
+            "            change if kind is EventType.GROUP_RESUMED else "
             "lambda: self.broker.audit.carry_out(",
         ),
         tests="admin/test_audit_calls.py",

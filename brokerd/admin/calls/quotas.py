@@ -11,7 +11,6 @@ from msgspec import UNSET, structs
 from brokerd.admin.http.routing import Call, NotFound, Route
 from brokerd.admin.shapes.common import Deleted, Page
 from brokerd.admin.shapes.quotas import QuotaChange, QuotaLimits, QuotaList, QuotaShape, QuotaUse
-from brokerd.broker.calls import call_when_admitted
 from brokerd.security import ADMIN
 from brokerd.security.quotas import Quota
 
@@ -43,7 +42,7 @@ async def set_quota(call: Call) -> QuotaShape:
     limits: QuotaLimits = call.body
     quota = Quota(call.path["kind"], call.path["name"], **structs.asdict(limits))
     put = partial(call.broker.quotas.put, call.access, quota)
-    return _shape(call, await call_when_admitted(call.broker, put))
+    return _shape(call, await call.when_admitted(put))
 
 
 async def change_quota(call: Call) -> QuotaShape:
@@ -54,15 +53,13 @@ async def change_quota(call: Call) -> QuotaShape:
     def change() -> Quota:
         return call.broker.quotas.put(call.access, replace(_existing(call), **changes))
 
-    return _shape(call, await call_when_admitted(call.broker, change))
+    return _shape(call, await call.when_admitted(change))
 
 
 async def delete_quota(call: Call) -> Deleted:
     """Delete a quota, if it exists."""
     kind, name = call.path["kind"], call.path["name"]
-    await call_when_admitted(
-        call.broker, partial(call.broker.quotas.delete, call.access, kind, name)
-    )
+    await call.when_admitted(partial(call.broker.quotas.delete, call.access, kind, name))
     return Deleted(name)
 
 

@@ -33,7 +33,6 @@ from brokerd.admin.shapes.topics import (
     ScheduledShape,
 )
 from brokerd.broker import Broker, Partition, Topic
-from brokerd.broker.calls import call_when_admitted
 from brokerd.broker.delayed.schedule import check_delay, delays_frame_bytes
 from brokerd.broker.records.append import Rows
 from brokerd.errors import BrokerdError, DamagedData, InvalidRequest, RecordTooLarge
@@ -117,7 +116,7 @@ async def append_records(call: Call) -> AppendedList:
         batch.add(records.pop())
         await pace.rest()
     await pace.next_slice()
-    positions = await call_when_admitted(call.broker, lambda: _append(call, name, batch))
+    positions = await call.when_admitted(lambda: _append(call, name, batch))
     await pace.next_slice()
     appended: list[Appended] = []
     while some := list(islice(positions, POSITIONS_PER_STEP)):
@@ -306,7 +305,7 @@ def list_scheduled(call: Call) -> ScheduledList:
 async def cancel_scheduled(call: Call) -> Cancelled:
     """Cancel a delayed message. Raises `UnknownTopic`, and `NotFound` if it is not waiting."""
     broker, name, schedule_id = call.broker, call.path["topic"], call.number("schedule_id")
-    if not await call_when_admitted(broker, lambda: broker.delayed.cancel(name, schedule_id)):
+    if not await call.when_admitted(lambda: broker.delayed.cancel(name, schedule_id)):
         raise NotFound(
             f"topic {name!r} has no delayed message {schedule_id}: it was delivered or cancelled "
             "already, or never existed"

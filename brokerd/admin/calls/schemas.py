@@ -22,7 +22,6 @@ from brokerd.admin.shapes.schemas import (
     SchemaVersionShape,
     Verdict,
 )
-from brokerd.broker.calls import call_when_admitted
 from brokerd.broker.schemas.entries import SchemaName, SchemaVersion
 from brokerd.errors import BrokerdError, InvalidRequest, without_traceback
 from brokerd.schemas.checker import Requester
@@ -100,8 +99,12 @@ async def configure(call: Call) -> SchemaShape:
     name = call.path["name"]
     call.access.require(ADMIN, name)
     mode = parse_mode(changes.compatibility)
-    change = partial(call.broker.schemas.set_mode, call.access, name, mode)
-    return _shape(await call_when_admitted(call.broker, change))
+
+    def change() -> SchemaName:
+        call.access.require(ADMIN, name)  # again: it may have waited
+        return call.broker.schemas.set_mode(call.access, name, mode)
+
+    return _shape(await call.when_admitted(change))
 
 
 async def delete_schema(call: Call) -> Deleted:
@@ -120,9 +123,12 @@ async def delete_version(call: Call) -> Deleted:
 async def _delete(call: Call, version: int) -> Deleted:
     name = call.path["name"]
     call.access.require(ADMIN, name)
-    await call_when_admitted(
-        call.broker, partial(call.broker.schemas.delete, call.access, name, version)
-    )
+
+    def delete() -> None:
+        call.access.require(ADMIN, name)  # again: it may have waited
+        call.broker.schemas.delete(call.access, name, version)
+
+    await call.when_admitted(delete)
     return Deleted(f"{name} v{version}" if version else name)
 
 

@@ -32,7 +32,6 @@ from brokerd.admin.shapes.security import (
     WhoAmI,
     WhoAmIQuery,
 )
-from brokerd.broker.calls import call_when_admitted
 from brokerd.errors import BrokerdError
 from brokerd.security import ADMIN, OPEN, READ, WRITE, Access, access
 from brokerd.security.accounts import AccessList, Account
@@ -92,7 +91,7 @@ async def update_account(call: Call) -> AccountShape:
         None if changes.roles is UNSET else changes.roles,
         None if changes.enabled is UNSET else changes.enabled,
     )
-    return account_shape(await call_when_admitted(call.broker, update))
+    return account_shape(await call.when_admitted(update))
 
 
 async def change_password(call: Call) -> AccountShape:
@@ -110,9 +109,7 @@ async def change_password(call: Call) -> AccountShape:
 async def delete_account(call: Call) -> Deleted:
     """Delete an account. Raises as `Accounts.delete_account`."""
     name = call.path["name"]
-    await call_when_admitted(
-        call.broker, partial(call.broker.accounts.delete_account, call.access, name)
-    )
+    await call.when_admitted(partial(call.broker.accounts.delete_account, call.access, name))
     return Deleted(name)
 
 
@@ -155,9 +152,7 @@ async def set_access_list(call: Call, prefix: bool) -> AccessListShape:
     after = AccessList(
         call.path["name"], prefix, grants.public, _granted(grants.users), _granted(grants.roles)
     )
-    await call_when_admitted(
-        call.broker, partial(call.broker.accounts.set_access_list, call.access, after)
-    )
+    await call.when_admitted(partial(call.broker.accounts.set_access_list, call.access, after))
     return access_list_shape(after)
 
 
@@ -182,14 +177,14 @@ async def change_access_list(call: Call, prefix: bool) -> AccessListShape:
             accounts.set_access_list(call.access, after)
         return after
 
-    return access_list_shape(await call_when_admitted(call.broker, change))
+    return access_list_shape(await call.when_admitted(change))
 
 
 async def delete_access_list(call: Call, prefix: bool) -> Deleted:
     """Delete an access list, if it exists."""
     name = call.path["name"]
-    await call_when_admitted(
-        call.broker, partial(call.broker.accounts.delete_access_list, call.access, name, prefix)
+    await call.when_admitted(
+        partial(call.broker.accounts.delete_access_list, call.access, name, prefix)
     )
     return Deleted(name)
 
@@ -221,9 +216,8 @@ def list_keys(call: Call) -> KeyList:
 async def make_key(call: Call) -> MadeKey:
     """Create an API key. Raises as `Accounts.make_key`."""
     new: NewKeyOf = call.body
-    made = await call_when_admitted(
-        call.broker,
-        partial(call.broker.accounts.make_key, call.access, new.user, new.label),
+    made = await call.when_admitted(
+        partial(call.broker.accounts.make_key, call.access, new.user, new.label)
     )
     return MadeKey(made.key.key_id, made.key.owner, made.key.label, made.secret)
 
@@ -231,9 +225,7 @@ async def make_key(call: Call) -> MadeKey:
 async def revoke_key(call: Call) -> Deleted:
     """Revoke an API key. Raises as `Accounts.revoke_key`."""
     key_id = call.path["key_id"]
-    await call_when_admitted(
-        call.broker, partial(call.broker.accounts.revoke_key, call.access, key_id)
-    )
+    await call.when_admitted(partial(call.broker.accounts.revoke_key, call.access, key_id))
     return Deleted(key_id)
 
 

@@ -15,7 +15,6 @@ from brokerd.admin.shapes.streams import (
     StreamShape,
     TopicOffsets,
 )
-from brokerd.broker.calls import call_when_admitted
 from brokerd.broker.streams import Lag, Stream, StreamReport
 from brokerd.errors import InvalidRequest
 from brokerd.security import ADMIN, MONITOR
@@ -65,7 +64,7 @@ async def report_position(call: Call) -> StreamShape:
         position.holds,
     )
     streams = call.broker.streams
-    stream = await call_when_admitted(call.broker, partial(streams.report, call.access, report))
+    stream = await call.when_admitted(partial(streams.report, call.access, report))
     return StreamShape(**_fields(call, stream, streams.known_lag(stream)))
 
 
@@ -73,7 +72,7 @@ async def drop_stream(call: Call) -> Deleted:
     """Forget a stream. Raises `NotFound`."""
     _existing(call)
     name = call.path["stream"]
-    await call_when_admitted(call.broker, partial(call.broker.streams.drop, call.access, name))
+    await call.when_admitted(partial(call.broker.streams.drop, call.access, name))
     return Deleted(name)
 
 

@@ -70,6 +70,7 @@ async def create_topic(call: Call) -> TopicShape:
     settings = with_changes(TopicSettings(), new.settings)
 
     def create() -> Topic:
+        call.access.require(ADMIN, new.name)  # again: it may have waited
         if call.broker.topics.find(new.name) is not None:
             raise AlreadyExists(
                 f"there is a topic {new.name!r} already; use it, or delete it first"

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 import msgspec
@@ -151,6 +152,8 @@ class Call(NamedTuple):
     """The session of the request."""
     options: Callable[[], Sequence[OptionShape]]
     """Returns the options of the configuration."""
+    check: Callable[[], None]
+    """Checks the route's permission again; raises as `Access.require`."""
 
     def pace(self) -> Pace:
         """Return the slices of the sender."""
@@ -166,13 +169,26 @@ class Call(NamedTuple):
         """Run a change and write its audit event; fire once both are durable.
 
         The event's default resource is the path's topic, or ``topic/group``. Fails as
-        `call_when_admitted`.
+        `when_admitted`.
         """
         actor = self.access.actor
         named = "/".join(self.path.values()) if resource is None else resource
-        return call_when_admitted(
-            self.broker, lambda: self.broker.audit.carry_out(actor, kind, named, change, details)
+        return self.when_admitted(
+            lambda: self.broker.audit.carry_out(actor, kind, named, change, details)
         )
+
+    def when_admitted(self, change: Callable[[], Result]) -> Deferred[Result]:
+        """Run a change as `call_when_admitted`, with the route's permission at that time.
+
+        The change may wait for room in the log. If the function checks the permission, the change
+        has to check it, too.
+        """
+
+        def permitted() -> Result:
+            self.check()
+            return change()
+
+        return call_when_admitted(self.broker, permitted)
 
     def number(self, name: str) -> int:
         """Return a number from the path. Raises `InvalidRequest`."""
@@ -353,9 +369,15 @@ class _Reply:
             _check_page(self._request, login.session)
         query = _query(self._request, route)
         body = await _body(self._request, route, pace(broker, access))
-        call = Call(broker, access, names, query, body, login, self._options)
+        check = partial(route.check, access, names)
+        call = Call(broker, access, names, query, body, login, self._options, check)
         result = route.act(call)
-        return result if isinstance(result, Struct) else await result
+        if isinstance(result, Struct):
+            return result
+        answer = await result
+        if not route.is_write:  # a write is done, and was permitted when it was
+            check()
+        return answer
 
     def _answer(self, answer: Struct, status: int) -> None:
         self._send(status, msgspec.json.encode(answer))
