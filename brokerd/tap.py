@@ -18,7 +18,6 @@ from typing import Any
 
 from twisted.logger import LegacyLogObserverWrapper, Logger, globalLogPublisher
 from twisted.python import usage
-from twisted.python.logfile import LogFile
 
 from brokerd import __version__
 from brokerd.admin.health import Health
@@ -41,7 +40,7 @@ from brokerd.server.configuration_report import ConfigurationReport
 from brokerd.server.descriptors import descriptors_left
 from brokerd.server.journald import WARNING
 from brokerd.server.listeners import ADMIN, endpoints_of, insecure_listeners, is_open
-from brokerd.server.logs import OperatorLog, file_observer
+from brokerd.server.logs import OperatorLog, OperatorLogFile, file_observer
 from brokerd.server.memory_errors import MemoryErrorObserver
 from brokerd.server.notify import Notifier
 from brokerd.server.process_exit import ProcessExit, print_error, stderr_line
@@ -254,5 +253,5 @@ def make_operator_log(config: Log, parent: Mapping[str, Any]) -> OperatorLog:
     name = parent.get("logfile")
     if name == "-" or (parent.get("nodaemon") and not name):
         return OperatorLog(file_observer(sys.stdout, config.format, os.environ), config)
-    file = LogFile.fromFullPath(os.path.abspath(name or "twistd.log"))
+    file = OperatorLogFile.fromFullPath(os.path.abspath(name or "twistd.log"))
     return OperatorLog(file_observer(file, config.format), config, file)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import socket
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,7 +13,6 @@ import pytest
 from msgspec import structs
 from twisted.internet.endpoints import AdoptedStreamServerEndpoint
 from twisted.logger import ILogObserver, Logger, LogLevel, capturedLogs
-from twisted.python.logfile import LogFile
 from zope.interface import implementer
 
 from brokerd.codecs.mamamia import Produce, Produced
@@ -20,7 +21,7 @@ from brokerd.security import OPEN
 from brokerd.server.config import Config, load
 from brokerd.server.endpoints import inherited_interface
 from brokerd.server.listeners import is_open
-from brokerd.server.logs import OperatorLog, file_observer
+from brokerd.server.logs import OperatorLog, OperatorLogFile, file_observer
 from brokerd.server.reload import RELOADABLE, Reload, differences, merged
 from brokerd.server.sections import Log
 from tests.corehouse import CoreHouse
@@ -138,7 +139,7 @@ class TestLogFile:
         return tmp_path / "brokerd.log"
 
     def opened(self, path: Path, rotate_bytes: int = 0) -> tuple[OperatorLog, Logger]:
-        file: Any = LogFile.fromFullPath(str(path))
+        file: Any = OperatorLogFile.fromFullPath(str(path))
         operator_log = OperatorLog(
             file_observer(file, "text"), Log(rotate_bytes=rotate_bytes), file
         )
@@ -180,6 +181,36 @@ class TestLogFile:
         log.info("two")
         assert "one" in Path(f"{path}.1").read_text()
         assert "two" in path.read_text()
+
+    @pytest.mark.parametrize("fails", ["rename", "open"])
+    def test_a_rotation_that_fails_leaves_the_old_file_in_use(
+        self, path: Path, monkeypatch: pytest.MonkeyPatch, fails: str
+    ) -> None:
+        """As on a disk without room for another name, at the size or on request."""
+        operator_log, log = self.opened(path, 300)
+
+        def refuse(*arguments: object) -> None:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+        def open_existing(name: str, *arguments: Any) -> Any:
+            return open(name, *arguments) if os.path.exists(name) else refuse()
+
+        with monkeypatch.context() as patched, capturedLogs() as events:
+            if fails == "rename":
+                patched.setattr("twisted.python.logfile.os.rename", refuse)
+            else:
+                patched.setattr("twisted.python.logfile.open", open_existing, raising=False)
+            for number in range(4):
+                log.info(f"line {number} " + "x" * 100)
+            operator_log.rotate()
+            log.info("line 4")
+        assert [event["event_id"] for event in events] == ["log-not-rotated"]
+        log.info("line 5 " + "x" * 300)
+        log.info("line 6")
+        written = "".join(one.read_text() for one in path.parent.iterdir())
+        assert all(f"line {number}" in written for number in range(7))
+        assert "line 6" in path.read_text()
+        assert "line 5" not in path.read_text()
 
 
 def test_limits_reach_connections_and_services_at_once() -> None:

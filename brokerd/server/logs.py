@@ -9,6 +9,7 @@ line. Times are wall clock time in UTC. Lines to journald begin with their prior
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from types import MappingProxyType
@@ -26,6 +27,7 @@ from twisted.logger import (
 )
 from twisted.python.logfile import LogFile
 
+from brokerd.errors import error_text
 from brokerd.server.journald import is_journal, journald_lines
 from brokerd.server.sections import Log
 
@@ -57,6 +59,30 @@ def file_observer(
     return FileLogObserver(file, lines)
 
 
+class OperatorLogFile(LogFile):
+    """A log file that goes on with the old file if a rotation fails, for example on a full disk.
+
+    Twisted's own would be closed then, and lose all later lines. It reads two attributes of
+    Twisted that are not public.
+    """
+
+    problem = ""
+    """Why the last rotation failed, or ""."""
+
+    def rotate(self) -> None:
+        """Begin a new file. If that fails, go on with the old one, for as many bytes again."""
+        self.problem = ""
+        try:
+            super().rotate()
+        except OSError as error:
+            self.problem = error_text(error)
+            first = f"{self.path}.1"
+            if not os.path.exists(self.path) and os.path.exists(first):
+                os.rename(first, self.path)
+            self._openFile()
+            self.size = 0
+
+
 class OperatorLog:
     """The observer of the operator's log, whose level can change, and its file.
 
@@ -66,7 +92,9 @@ class OperatorLog:
 
     _log = Logger(namespace="brokerd")
 
-    def __init__(self, observer: ILogObserver, config: Log, file: LogFile | None = None) -> None:
+    def __init__(
+        self, observer: ILogObserver, config: Log, file: OperatorLogFile | None = None
+    ) -> None:
         self._predicate = LogLevelFilterPredicate()
         self._file = file
         self.observer: ILogObserver = FilteringLogObserver(observer, [self._predicate])
@@ -97,8 +125,16 @@ class OperatorLog:
 
     def rotate(self) -> None:
         """Begin a new log file; the present one gets a number."""
-        if self._file is not None:
-            self._file.rotate()
+        if self._file is None:
+            return
+        self._file.rotate()
+        if self._file.problem:
+            self._log.error(
+                "cannot begin another log file {path}: {reason}; the present one stays in use",
+                event_id="log-not-rotated",
+                path=self._file.path,
+                reason=self._file.problem,
+            )
 
 
 def text_line(event: LogEvent) -> str:
