@@ -14,7 +14,8 @@ import pytest
 from twisted.internet.defer import Deferred, fail
 from twisted.internet.error import CannotListenError
 from twisted.internet.protocol import Factory
-from twisted.internet.testing import MemoryReactorClock
+from twisted.internet.task import Clock
+from twisted.internet.testing import MemoryReactorClock, StringTransport
 from twisted.logger import Logger, capturedLogs
 
 from brokerd.admin.health import Health, Phase
@@ -26,10 +27,14 @@ from brokerd.errors import (
     UnsafeFileSystem,
 )
 from brokerd.server import host, service
+from brokerd.server.config import load
 from brokerd.server.endpoints import parse
+from brokerd.server.handshakes import TlsEndpoint
 from brokerd.server.process_exit import ProcessExit
 from brokerd.server.service import DRAIN_SECONDS, BrokerdService, Listener, write_json
+from brokerd.server.tls import Credentials, TlsFiles
 from brokerd.wal import RealDisk
+from tests import certificates
 from tests.fakecore import FakeCore
 
 
@@ -494,3 +499,28 @@ def test_a_degraded_core_shows_in_health_and_stays_ready(build: Build) -> None:
     house.service.startService()
     assert house.health.ready
     assert house.health.describe()["degraded"] == "the log is damaged"
+
+
+def test_a_reload_changes_the_time_for_a_handshake(build: Build, tmp_path: Path) -> None:
+    certificate, key = certificates.certificate(tmp_path)
+    credentials = Credentials(TlsFiles(str(certificate), str(key)), lambda: 0.0)
+    clock = Clock()
+    reactor = MemoryReactorClock()
+    plain = parse(reactor, "mamamia", "tcp:9000")
+    house = build(TlsEndpoint("mamamia", plain, credentials, 0, clock))
+    house.service.startService()
+    factory = reactor.tcpServers[0][1]
+
+    def open_seconds() -> int:
+        """How long a client that says nothing is let in, up to a minute."""
+        transport = StringTransport()
+        factory.buildProtocol(None).makeConnection(transport)
+        for second in range(60):
+            if transport.disconnected or transport.disconnecting:
+                return second
+            clock.advance(1)
+        return 60
+
+    assert open_seconds() == 60
+    house.service.reconfigure(load(assignments=["limits.unfinished_frame_seconds=5"]).config)
+    assert open_seconds() == 5

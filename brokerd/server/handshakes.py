@@ -351,6 +351,12 @@ class TlsEndpoint:
         listening: Deferred[IListeningPort] = self.plain.listen(self._factory)
         return listening
 
+    def limit_handshakes(self, seconds: float) -> None:
+        """Let handshakes that begin from now on take so long; 0 means no limit."""
+        self._handshake_seconds = seconds
+        if self._factory is not None:
+            self._factory.handshake_seconds = seconds
+
     @property
     def refused(self) -> int:
         """Number of failed handshakes."""

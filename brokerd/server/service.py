@@ -183,11 +183,17 @@ class BrokerdService(Service):
     def reconfigure(self, config: Config) -> None:
         """Use the options of ``config`` that can change at run time."""
         self._core.reconfigure(config)
+        for listener in self._all_listeners():
+            limit_handshakes = getattr(listener.endpoint, "limit_handshakes", None)
+            if limit_handshakes is not None:
+                limit_handshakes(config.limits.unfinished_frame_seconds)
+
+    def _all_listeners(self) -> list[Listener]:
+        return [*self._listeners, *([] if self._admin is None else [self._admin])]
 
     def credentials(self) -> list[Any]:
         """Return the TLS files of all listeners, each once."""
-        everybody = [*self._listeners, *([] if self._admin is None else [self._admin])]
-        found = (getattr(one.endpoint, "credentials", None) for one in everybody)
+        found = (getattr(one.endpoint, "credentials", None) for one in self._all_listeners())
         return list(dict.fromkeys(one for one in found if one is not None))
 
     def attach_admin(self, admin: Listener) -> None:
@@ -212,8 +218,7 @@ class BrokerdService(Service):
 
     def _tls_refused(self) -> dict[str, int]:
         """Return TLS listener -> failed handshakes."""
-        everybody = [*self._listeners, *([] if self._admin is None else [self._admin])]
-        return {one.name: one.refused for one in everybody if one.speaks_tls}
+        return {one.name: one.refused for one in self._all_listeners() if one.speaks_tls}
 
     # Up.
 
@@ -323,10 +328,9 @@ class BrokerdService(Service):
     def _described(self) -> dict[str, Any]:
         """Return the addresses and the names of the TLS listeners."""
         addresses: dict[str, Any] = dict(self._addresses())
-        everybody = [*self._listeners, *([] if self._admin is None else [self._admin])]
         speaking = {
             wire_format
-            for one in everybody
+            for one in self._all_listeners()
             if one.speaks_tls
             for wire_format in one.name.split("+")
         }
