@@ -374,12 +374,9 @@ class Subscriptions:
         """Return the chunks of all subscriptions. Once an id was given there is at least one."""
         if self._next_id == 1:
             return []
-        rows = [
-            (one.subscription_id, one.topic_id, one.group_name, one.qos, one.grace_us)
-            for one in self._known.values()
-        ]
-        firsts = range(0, max(1, len(rows)), CHUNK_SUBSCRIPTIONS)
-        return [partial(_chunk, lsn, first, self._next_id, rows) for first in firsts]
+        all_of_them = list(self._known.values())  # what a chunk holds of each never changes
+        firsts = range(0, max(1, len(all_of_them)), CHUNK_SUBSCRIPTIONS)
+        return [partial(_chunk, lsn, first, self._next_id, all_of_them) for first in firsts]
 
     def _load(self, lsn: int, fields: dict[str, Any]) -> None:
         self._next_id = max(self._next_id, fields["next_id"])
@@ -397,8 +394,10 @@ def _floor(group_partition: GroupPartition, start_offsets: StartOffsets) -> int:
     return min(max(floor, partition.start_offset), partition.next_offset)
 
 
-def _chunk(
-    lsn: int, first: int, next_id: int, rows: list[tuple[int, int, str, int, int]]
-) -> SnapshotChunk:
-    fields = {"next_id": next_id, "subscriptions": rows[first : first + CHUNK_SUBSCRIPTIONS]}
+def _chunk(lsn: int, first: int, next_id: int, subscriptions: list[Subscription]) -> SnapshotChunk:
+    rows = [
+        (one.subscription_id, one.topic_id, one.group_name, one.qos, one.grace_us)
+        for one in subscriptions[first : first + CHUNK_SUBSCRIPTIONS]
+    ]
+    fields = {"next_id": next_id, "subscriptions": rows}
     return SnapshotChunk(SNAPSHOT_SUBSCRIPTIONS, b"%d" % first, lsn, msgpack.packb(fields))

@@ -122,6 +122,20 @@ class TestRestart:
             assert produce(house, f"p{sequence % 3}", sequence) == [2 * sequence, 2 * sequence + 1]
         assert next_offset(house) == 80
 
+    def test_a_snapshot_keeps_the_order_in_which_producers_are_forgotten(self) -> None:
+        house = House()
+        for sequence, producer in enumerate("abcab"):
+            produce(house, producer, sequence)
+        house.stop()
+        house = house.again()
+        house.broker.producers.producers_max = 3
+        produce(house, "d", 1)
+        topic = house.broker.topics.existing("t")
+        producers = house.broker.producers
+        assert producers.count == 3
+        assert producers.ids_of(topic, "c", 2) is None
+        assert producers.ids_of(topic, "a", 3) is not None
+
     def test_a_crash_leaves_messages_and_memory_or_neither(self) -> None:
         for steps in range(8):
             house = House()
