@@ -104,6 +104,38 @@ def test_a_long_lag_is_counted_in_slices(is_dropped: bool) -> None:
     assert counted == [None if is_dropped else Lag(1, house.wal.appended_lsn)]
 
 
+def test_patterns_count_as_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A status with 1,000 patterns for each of 2,000 topics would take a second."""
+    monkeypatch.setattr(module, "STATUS_STEPS", 100)
+    house = House()
+    for number in range(300):
+        house.broker.topics.create(f"topic {number}")
+    report(house, "many", topics=[f"{number}*" for number in range(1_000)])
+    report(house, "few", topics=["no topic*"])
+    matched = 0
+    match = module.TopicNames.match
+
+    def counted(names: module.TopicNames, name: str) -> bool:
+        nonlocal matched
+        matched += len(names.names or ())
+        return match(names, name)
+
+    monkeypatch.setattr(module.TopicNames, "match", counted)
+    for _ in range(5):
+        matched = 0
+        house.broker.streams.count_lags()
+        assert 0 < matched <= 100 * module.STEP_PATTERNS
+    for _ in range(1_000):
+        house.broker.streams.count_lags()
+    assert house.broker.streams.known_lag(existing(house, "many")) == Lag(0, 0)
+
+
+def existing(house: House, name: str) -> module.Stream:
+    stream = house.broker.streams.find(name)
+    assert stream is not None
+    return stream
+
+
 @pytest.mark.parametrize("ending", ["crash", "snapshot", "clean"])
 def test_a_report_that_was_answered_survives(ending: str) -> None:
     house = House()

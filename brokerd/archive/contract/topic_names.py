@@ -25,6 +25,11 @@ class TopicNames:
             return not name.startswith(RESERVED_PREFIX)
         return name in self._exact or any(_match(name, pieces) for pieces in self._patterns)
 
+    @property
+    def patterns(self) -> int:
+        """Return the number of patterns: `match` may compare a name with each of them."""
+        return len(self._patterns)
+
     def exact(self) -> tuple[str, ...]:
         """Return the names without ``*``."""
         return tuple(name for name in self.names or () if "*" not in name)
