@@ -461,3 +461,23 @@ def test_files_are_looked_at_while_somebody_listens(authorities: Authorities) ->
     again.doStop()
     listening.clock.pump([REFRESH_SECONDS] * 3)
     assert len(looks) == 4
+
+
+def test_a_fault_in_one_look_is_logged_and_does_not_end_the_later_ones(
+    authorities: Authorities, log: Any
+) -> None:
+    listening = Listening(authorities, "none")
+    looks: list[None] = []
+    listening.factory.doStop()
+
+    def refresh() -> None:
+        looks.append(None)
+        raise ValueError("a fault")
+
+    listening.credentials.refresh = refresh  # type: ignore[method-assign]
+    again = TlsFactory("mega", listening.inner, listening.credentials, 60, listening.clock)
+    again.doStart()
+    listening.clock.pump([REFRESH_SECONDS] * 3)
+    again.doStop()
+    assert len(looks) == 4
+    assert [event.get("event_id") for event in log] == ["callback-fault"] * 4

@@ -34,6 +34,7 @@ from twisted.protocols.tls import (
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
+from brokerd.broker.callbacks import run_callback
 from brokerd.server.log_limit import WINDOW_SECONDS, LogLimit
 from brokerd.server.tls import Credentials
 
@@ -306,7 +307,7 @@ class TlsFactory(TLSMemoryBIOFactory):
         self.clock = clock
         self.handshake_seconds = handshake_seconds
         self.handshake_log = HandshakeLog(name, clock)
-        self._refresh = LoopingCall(credentials.refresh)
+        self._refresh = LoopingCall(run_callback, credentials.refresh)
         self._refresh.clock = clock
 
     def buildProtocol(self, addr: IAddress | None) -> Any:

@@ -518,6 +518,26 @@ class TestTrouble:
         in_an_hour(house, 60.0)
         assert values(house) == [b"0", b"2"]
 
+    def test_a_message_that_is_cancelled_while_it_is_read_is_not_lost(self) -> None:
+        house = House(settings=FORGETFUL)
+        later(house, b"0", 60.0)
+        house.pass_time(0.5)
+        house.disk.crash()
+        hit = is_records(2, 0)
+        [(name, _, entry)] = [place for place in entries(house) if hit(place[2].entry)]
+        rot(house, name, entry.position + 48)
+        house = house.again()
+        house.pass_time(59.0, step=0.5)
+        while not house.broker.status()["reads_from_disk"]:
+            house.turn()
+            house.clock.advance(0.01)
+        assert house.broker.delayed.cancel("t", 0)
+        with capturedLogs() as events:
+            house.pass_time(5.0)
+        assert "scheduled-lost" not in said(events)
+        assert house.broker.delayed.counters.lost == 0
+        assert house.broker.delayed.counters.cancelled == 1
+
     def test_a_read_that_fails_otherwise_is_tried_again(self) -> None:
         house = House(settings=FORGETFUL, options=SMALL)
         for number in range(200):

@@ -356,7 +356,8 @@ class DelayedDelivery:
                 self._read_to[group_partition] = (chunk.end, self._read_to[group_partition][1])
                 self._deliver_some(group_partition, chunk)
             elif isinstance(error, Unreadable):
-                self._give_up(group_partition, offset, str(error))
+                if self._next_due(group_partition) == offset:  # else it was cancelled meanwhile
+                    self._give_up(group_partition, offset, str(error))
                 self._wake(group_partition)
             else:
                 raise BrokerdError(str(error))
