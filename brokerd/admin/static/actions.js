@@ -5,7 +5,13 @@ import { ask, button } from "./dialogs.js";
 import { element, number, table } from "./dom.js";
 
 const COMPACT = [["", "default of the broker (no)"], ["yes", "yes"], ["no", "no"]];
-const optional = (text) => text === "" ? null : Number(text);
+/* Reads a number. One that JavaScript would round is refused: another offset would be sent. */
+function numeric(text) {
+  const value = Number(text);
+  if (Number.isInteger(value) && !Number.isSafeInteger(value)) { throw new Error(`${text} is too large for this page`); }
+  return value;
+}
+const optional = (text) => text === "" ? null : numeric(text);
 const shown = (value) => value === null ? "" : String(value);
 
 /* -- topics ------------------------------------------------------------------------------------- */
@@ -108,8 +114,8 @@ const TARGETS = [["start", "the start"], ["end", "the end"], ["offset", "the off
 
 function target(given) {
   const to = given.to === "time" ? { to_time: new Date(`${given.time}Z`).toISOString() }
-    : { to: given.to === "offset" ? Number(given.offset) : given.to };
-  return given.partition === "" ? to : { ...to, partition: Number(given.partition) };
+    : { to: given.to === "offset" ? numeric(given.offset) : given.to };
+  return given.partition === "" ? to : { ...to, partition: numeric(given.partition) };
 }
 
 function checkTarget(given) {
@@ -231,7 +237,7 @@ function changeLetters(verb, path, reason, reasons) {
     confirm: verb === "purge" ? path[3] : null,
     button: verb === "replay" ? "Replay" : "Purge",
     act: async (given) => {
-      const choice = { first: Number(given.first), end: optional(given.end), partition: optional(given.partition),
+      const choice = { first: numeric(given.first), end: optional(given.end), partition: optional(given.partition),
         reason: given.reason || null };
       const { count } = await send("POST", [...path, "dead-letters", verb], choice);
       return `${number(count)} dead letters are ${done}.`;
@@ -279,7 +285,7 @@ export function setQuota(may, quota) {
       limit("bytes_out", "Bytes out a second"), limit("connections", "Connections")],
     button: "Set",
     act: async ({ kind = quota?.kind, name = quota?.name, ...values }) => {
-      const numbers = Object.fromEntries(Object.entries(values).map(([key, value]) => [key, Number(value)]));
+      const numbers = Object.fromEntries(Object.entries(values).map(([key, value]) => [key, numeric(value)]));
       const changed = Object.fromEntries(Object.entries(numbers).filter(([key, value]) => value !== limits[key]));
       await (quota ? send("PATCH", ["quotas", kind, name], changed) : send("PUT", ["quotas", kind, name], numbers));
       return `The quota of ${kind} ${name} is set.`;

@@ -76,7 +76,9 @@ export function ask({ title, text = [], fields = [], button: verb, preview = nul
     update();
   }
   look?.addEventListener("click", () => attempt(async (given) => {
-    shown.replaceChildren(...await preview(given));
+    const nodes = await preview(given);
+    if (JSON.stringify(values()) !== JSON.stringify(given)) { return; } // the fields were changed meanwhile
+    shown.replaceChildren(...nodes);
     isPreviewed = true;
   }));
   form.addEventListener("input", () => {

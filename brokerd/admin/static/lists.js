@@ -21,7 +21,8 @@ export function form(act, ...children) {
 }
 
 /* Shows a list in pages. `load` gets the place of a page, null for the first, and returns `rows`,
-   `next` (the place of the next page, or null) and perhaps more about the page in `text`. */
+   `next` (the place of the next page, or null), and perhaps more about the page in `text`, and `shown`, a function
+   that is called when the page shows. An answer that arrives after that to a later request is dropped. */
 export function paged(label, headings, load) {
   const [place, note] = [element("div", {}), element("p", { className: "total" })];
   note.setAttribute("role", "status");
@@ -34,14 +35,16 @@ export function paged(label, headings, load) {
     visits += 1;
     const visit = visits;
     try {
-      const { rows, next, text = "" } = await load(from);
+      const { rows, next, text = "", shown = null } = await load(from);
       if (visit !== visits) { return; }
       following = next;
       [more.hidden, first.hidden] = [next === null, from === null];
       note.textContent = text;
       place.replaceChildren(table(label, headings, rows));
+      shown?.();
       if (isAsked) { place.firstChild.focus(); }
     } catch (error) {
+      if (visit !== visits) { return; }
       note.textContent = error.message;
     }
   }

@@ -9,6 +9,7 @@ const POLL = { ...OURS, "x-poll": "1" }; // the session ends without other reque
 let before = null;
 let [isRefused, isForbidden] = [false, false];
 let shownConditions = "";
+let explained = 0; // questions about records
 
 const element = (id) => document.getElementById(id);
 const show = (id, text) => { element(id).textContent = text; };
@@ -155,8 +156,11 @@ function showLife(life) {
   }
 }
 
+/* An answer that comes after another question is dropped. */
 async function explain(event) {
   event.preventDefault();
+  explained += 1;
+  const question = explained;
   element("explain-events").replaceChildren();
   show("explain-record", "searching …");
   const [topic, partition, offset] = ["topic", "partition", "offset"].map((name) =>
@@ -166,9 +170,10 @@ async function explain(event) {
   try {
     const answer = await fetch(`api/v1/topics/${name}`, { cache: "no-store", headers: OURS });
     const life = await answer.json();
+    if (question !== explained) { return; }
     if (answer.ok) { showLife(life); } else { show("explain-record", life.error); }
   } catch (error) {
-    show("explain-record", "no answer");
+    if (question === explained) { show("explain-record", "no answer"); }
   }
 }
 

@@ -94,23 +94,28 @@ function deleteAccount(may, { name }) {
 const granted = (grants) => Object.entries(grants).map(([name, given]) => `${name}: ${given.join(", ")}`);
 const GRANTS = "a line each: NAME: read, write, admin";
 
-/* Reads lines `NAME: read, write`. A name may contain colons; a permission does not. */
-function grantsOf(text) {
-  const lines = text.split("\n").map((line) => line.trim()).filter(Boolean);
-  return Object.fromEntries(lines.map((line) => {
+/* Reads lines `NAME: read, write`. A name may contain colons; a permission does not. Spaces around a name belong to it
+   only if `before`, the grants that the text began with, has it so. */
+function grantsOf(text, before) {
+  const grants = new Map();
+  for (const line of text.split("\n").filter((one) => one.trim())) {
     const colon = line.lastIndexOf(":");
     const given = words(line.slice(colon + 1));
     const wrong = given.find((word) => !GRANTED.includes(word));
     if (colon < 1 || given.length === 0 || wrong !== undefined) {
-      throw new Error(`“${line}” is not NAME: and permissions of ${GRANTED.join(", ")}`);
+      throw new Error(`“${line.trim()}” is not NAME: and permissions of ${GRANTED.join(", ")}`);
     }
-    return [line.slice(0, colon).trim(), given];
-  }));
+    const name = Object.hasOwn(before, line.slice(0, colon)) ? line.slice(0, colon) : line.slice(0, colon).trim();
+    if (grants.has(name)) { throw new Error(`${name} stands twice`); }
+    grants.set(name, given);
+  }
+  return Object.fromEntries(grants);
 }
 
 /* Returns the permissions of `some` that `others` lack, by name. */
 function without(some, others) {
-  const left = Object.entries(some).map(([name, given]) => [name, given.filter((one) => !others[name]?.includes(one))]);
+  const has = (name, one) => Object.hasOwn(others, name) && others[name].includes(one);
+  const left = Object.entries(some).map(([name, given]) => [name, given.filter((one) => !has(name, one))]);
   return Object.fromEntries(left.filter(([, given]) => given.length));
 }
 
@@ -134,7 +139,7 @@ function setAccessList(may, list) {
     button: "Set",
     act: async (given) => {
       const place = list ?? { topic: given.topic, prefix: given.kind === "prefixes" };
-      const after = { public: given.isPublic === "yes", users: grantsOf(given.users), roles: grantsOf(given.roles) };
+      const after = { public: given.isPublic === "yes", users: grantsOf(given.users, users), roles: grantsOf(given.roles, roles) };
       if (list) {
         await send("PATCH", listPath(place), {
           ...after.public === isPublic ? {} : { public: after.public },

@@ -77,7 +77,10 @@ function groupTable(topicName, groups) {
       group.paused ? "paused" : "running"]));
 }
 
-/* Reads at once if the address has an offset; after each reading, the address has it. */
+const viewOfAddress = () => location.hash.split("?")[0];
+
+/* Reads at once if the address has an offset; after each reading, the address has it. An answer that comes after
+   another reading, or when the address is that of another view, is dropped. */
 function browser(name, query) {
   const [partition, partitionLabel] = field("partition", { type: "number", min: 0, value: query.get("partition") ?? 0, required: true });
   const [offset, offsetLabel] = field("from offset", { type: "number", min: 0, value: query.get("offset") ?? 0, required: true });
@@ -87,21 +90,28 @@ function browser(name, query) {
   const shown = element("div", {});
   const note = element("p", { className: "total" });
   note.setAttribute("role", "status");
+  let [readings, view] = [0, viewOfAddress()];
   const act = async () => {
+    readings += 1;
+    const reading = readings;
+    const isOver = () => reading !== readings || viewOfAddress() !== view;
+    const place = { partition: partition.value, offset: offset.value, text: text.value };
+    if (asHex.checked) { place.hex = "yes"; }
     note.textContent = "reading …";
     try {
-      const from = time.value ? await offsetAt(name, partition.value, time.value) : Number(offset.value);
-      const { records, end, damage } = await search(name, partition.value, from, text.value);
+      place.offset = time.value ? await offsetAt(name, place.partition, time.value) : Number(place.offset);
+      const from = place.offset;
+      const { records, end, damage } = await search(name, place.partition, from, place.text);
+      if (isOver()) { return; }
       note.textContent = `offsets ${number(from)} to ${number(end)} (exclusive): ${number(records.length)} records shown`
         + (damage ? `; ${damage}` : "");
-      const place = { partition: partition.value, offset: from, text: text.value };
-      if (asHex.checked) { place.hex = "yes"; }
       history.replaceState(null, "", `${address("topics", name)}?${new URLSearchParams(place)}`);
+      view = viewOfAddress();
       offset.value = end;
       time.value = "";
-      shown.replaceChildren(recordTable(records, asHex.checked));
+      shown.replaceChildren(recordTable(records, "hex" in place));
     } catch (error) {
-      note.textContent = error.message;
+      if (!isOver()) { note.textContent = error.message; }
     }
   };
   if (query.has("offset")) { act(); }
@@ -191,13 +201,14 @@ function letters(path, may) {
   const change = element("div", {});
   const headings = ["#partition", "#offset", "reason", "#grants", "#failures", "last attempt"];
   const { show, nodes } = paged("dead letters", headings, async (from) => {
-    const page = await get([...path, "dead-letters"], { ...from, limit: ROWS, reason: reason.value });
+    const chosen = reason.value;
+    const page = await get([...path, "dead-letters"], { ...from, limit: ROWS, reason: chosen });
     const reasons = [...new Set(page.dead_letters.map((one) => one.reason))];
-    change.replaceChildren(buttons(actions.replayLetters(may, path, reason.value, reasons),
-      actions.purgeLetters(may, path, reason.value, reasons)));
+    const shown = () => change.replaceChildren(buttons(actions.replayLetters(may, path, chosen, reasons),
+      actions.purgeLetters(may, path, chosen, reasons)));
     const rows = page.dead_letters.map((one) => [number(one.partition), record(path[1], one), one.reason,
       number(one.grants), number(one.failures), one.last_attempt]);
-    return { rows, next: page.next };
+    return { rows, next: page.next, shown };
   });
   show(null);
   return [form(() => show(null), reasonLabel, element("button", {}, "Show")), change, ...nodes];
