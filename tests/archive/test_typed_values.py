@@ -228,6 +228,10 @@ def test_avro_misfits_and_schemas_without_columns() -> None:
         holder = {"type": kind, "items": ["null", many], "values": ["null", many]}
         with pytest.raises(NoColumns, match="an array or map of i with many fields without bytes"):
             by_avro(record(x=holder))
+    empty = {"type": "fixed", "name": "e", "size": 0, "logicalType": "decimal", "precision": 1}
+    decimals = record(n="int", e0=empty, **{f"e{at}": "e" for at in range(1, 9)})
+    with pytest.raises(NoColumns, match="an array or map of i with many fields without bytes"):
+        by_avro(record(x={"type": "array", "items": {**decimals, "name": "i"}}))
     with pytest.raises(NoColumns, match="the type r holds itself"):
         by_avro(record(x=["null", "r"]))
     with pytest.raises(NoColumns, match="invalid Avro schema"):
@@ -404,3 +408,26 @@ def test_protobuf_that_cannot_be_counted_is_invalid(
     monkeypatch.setattr(protobuf_values, "CELLS_MAX", 500)
     decoder = protobuf_decoder(SPARSE, ())
     assert reason(decoder, value).startswith("invalid Protobuf wire format: ")
+
+
+def test_protobuf_fields_count_by_the_wire_type_that_the_library_reads(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It skips a part that is sent as a group, with any nesting in it."""
+    monkeypatch.setattr(protobuf_values, "CELLS_MAX", 1_000)
+    decoder = protobuf_decoder(SPARSE, ())
+    deep = b""
+    for _ in range(110):
+        size = len(deep)
+        deep = b"\x1a" + bytes([size & 0x7F | 0x80, size >> 7]) + deep
+    part_as_group = b"\x0b" + deep + b"\x0c"
+    decoder.decode(part_as_group, Encoding.BYTES)
+    assert reason(decoder, part_as_group + b"\x0a\x00" * 500) == values.TOO_MANY_CELLS
+
+
+def test_protobuf_extensions_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(protobuf_values, "CELLS_MAX", 10)
+    extended = SPARSE.replace(b"message Whole {", b"message Whole { extensions 100 to 200;")
+    decoder = protobuf_decoder(extended + b"extend Whole { repeated Part more = 100; }", ())
+    decoder.decode(b"\xa2\x06\x00" * 2, Encoding.BYTES)
+    assert reason(decoder, b"\xa2\x06\x00" * 3) == values.TOO_MANY_CELLS

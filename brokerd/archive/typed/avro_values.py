@@ -184,7 +184,7 @@ class _Builder:
         size = {"null": 0, "fixed": schema.get("size", 0)}.get(kind, 1)
         if schema.get("logicalType") == _DECIMAL:
             decimal = pa.decimal128(schema["precision"], schema.get("scale", 0))
-            return _Type(decimal, None, size)
+            return _Type(decimal, None, size, int(not size))
         column = _LOGICAL.get((kind, schema.get("logicalType")), _PRIMITIVES.get(kind))
         if column is None and kind in self._named:
             return self.build(kind, reserved, depth + 1)

@@ -195,17 +195,18 @@ class _SizeLimit:
     def __init__(self, root: Any) -> None:
         self._root = root.full_name
         self._inner: dict[str, dict[int, tuple[str, int]]] = {}
-        """By message: number -> name and number of fields of the message that a field holds."""
+        """By message: tag -> name and number of fields of the message that a field holds."""
         waiting = [root]
         while waiting:
             kind = waiting.pop()
             if kind.full_name in self._inner:
                 continue
-            fields = [(one.number, one.message_type) for one in kind.fields if one.message_type]
+            fields = [*kind.fields, *kind.file.pool.FindAllExtensions(kind)]
+            inner = {_tag(one): one.message_type for one in fields if one.message_type}
             self._inner[kind.full_name] = {
-                number: (inner.full_name, 1 + len(inner.fields)) for number, inner in fields
+                tag: (one.full_name, 1 + len(one.fields)) for tag, one in inner.items()
             }
-            waiting += [inner for _, inner in fields]
+            waiting += inner.values()
         widths = (width for fields in self._inner.values() for _, width in fields.values())
         self._widest = max(widths, default=0)
 
@@ -236,7 +237,7 @@ class _SizeLimit:
                 elif wire == _GROUP_END:
                     groups.pop()
                 else:
-                    inner, width = self._inner.get(groups[-1], {}).get(tag >> 3, ("", 0))
+                    inner, width = self._inner.get(groups[-1], {}).get(tag, ("", 0))
                     total += width
                     if wire == _GROUP_BEGIN:
                         groups.append(inner)
@@ -248,6 +249,12 @@ class _SizeLimit:
                     else:
                         at += size
         return total
+
+
+def _tag(field: Any) -> int:
+    """Return the tag of a field with a message. With the other wire type the field is unknown."""
+    wire = _GROUP_BEGIN if field.type == field.TYPE_GROUP else _BYTES
+    return int(field.number) << 3 | wire
 
 
 def _varint(data: bytes, at: int) -> tuple[int, int]:
