@@ -55,6 +55,7 @@ COPY --from=build /opt/brokerd /opt/brokerd
 # For brokerctl inside of the container.
 ENV BROKERCTL_SERVER=http://127.0.0.1:9644
 EXPOSE 9000 9092 5555 8080 9644
+# Without the proxy of the environment, which may not reach the loopback of the container.
 HEALTHCHECK --interval=10s --timeout=5s --start-period=60s --retries=3 \
-    CMD ["python", "-c", "from urllib.request import urlopen; urlopen('http://127.0.0.1:9644/health/ready', timeout=4)"]
+    CMD ["python", "-c", "from urllib.request import ProxyHandler, build_opener; build_opener(ProxyHandler({})).open('http://127.0.0.1:9644/health/ready', timeout=4)"]
 ENTRYPOINT ["twistd", "-n", "--pidfile=", "brokerd", "--config", "/etc/brokerd/brokerd.toml"]

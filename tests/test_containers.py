@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import socket
 import subprocess
+import sys
 from configparser import ConfigParser
 from pathlib import Path
+from threading import Thread
 from typing import Any, NamedTuple
 
 import pytest
@@ -123,6 +126,18 @@ class TestDockerfile:
         compile(code, "health", "exec")
         port = Config().admin.endpoint.removeprefix("tcp:")
         assert f"http://127.0.0.1:{port}/health/ready" in code
+
+    def test_its_health_needs_no_proxy(self) -> None:
+        """Docker sets the variables of its own proxy in each container that it starts."""
+        (check,) = stages()["broker"].values("HEALTHCHECK")
+        _, _, code = json.loads(check.partition(" CMD ")[2])
+        with socket.create_server(("127.0.0.1", 0)) as site:
+            ready = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"
+            answer = Thread(target=lambda: site.accept()[0].sendall(ready), daemon=True)
+            answer.start()
+            here = code.replace(":9644/", f":{site.getsockname()[1]}/")
+            environment = {"http_proxy": "http://127.0.0.1:9"}
+            subprocess.run([sys.executable, "-c", here], env=environment, check=True, timeout=60)
 
     def test_nothing_runs_as_root(self) -> None:
         """A number, so that Kubernetes can tell; the data directory belongs to it."""

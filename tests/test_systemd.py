@@ -154,6 +154,7 @@ def test_the_backup_runs_as_the_rollup_does(rollup: dict[str, str]) -> None:
     assert Path(program) == Path(shlex.split(rollup["ExecStart"])[0]).with_name("brokerctl")
     name, _, place = backup["Environment"].partition("=")
     assert backup["ReadWritePaths"] == f"-{place}"
+    assert section("brokerd-backup.service", "Unit")["RequiresMountsFor"] == place
     assert arguments[:3] == ["--data-dir", "${STATE_DIRECTORY}", "backup"]
     context = create_command.make_context("create", arguments[4:])
     assert arguments[3] == "create"
