@@ -19,6 +19,7 @@ from simulator.history.operations import (
     DeleteTopic,
     Delivery,
     GroupRules,
+    GroupView,
     Letter,
     Message,
     Pause,
@@ -418,6 +419,27 @@ def an_expired_record_that_no_acquire_passed_over_because_of_its_delay(
     story.wait(3 * SECOND_US)
     story.acquire()
     give_up_after_a_seek(story)
+
+
+@breaks("P3-refusal")
+def a_lease_that_expiry_ended(story: Story, wrong: bool) -> None:
+    """An expired record keeps its lease: its owner may extend and settle it."""
+    story.produce(Message(b"a", ttl_us=2 * SECOND_US))
+    story.acquire((0, b"a"), duration_us=(9 if wrong else 1) * SECOND_US)
+    story.wait(3 * SECOND_US)
+    story.acquire()
+    story.extend(0, error="the lease is over, or another one took its place")
+
+
+@breaks("P1-lag")
+def no_lag_by_an_expired_record_that_no_acquire_passed_over(story: Story, wrong: bool) -> None:
+    story.produce(Message(b"a", ttl_us=2 * SECOND_US))
+    story.acquire((0, b"a"))
+    story.extend(0)
+    story.wait(3 * SECOND_US)
+    if not wrong:
+        story.acquire()
+    story.look(GroupView(1, 1, 0, 0, 0, 0, 0))
 
 
 @breaks("P4-letter")

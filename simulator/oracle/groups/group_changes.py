@@ -137,35 +137,41 @@ class Changes:
         elif may_us < EVER_US:
             span = Span(may_us, EVER_US)
             changed.uncertain.append(Event(span, group_model.remove, revives=True))
-        expires_us = self._removal.expires(record).first_us
-        if expires_us < EVER_US:
-            span = Span(expires_us, EVER_US)
-            changed.uncertain.append(Event(span, group_model.expire, revives=True))
 
     def _add_passing(self, record: Record, changed: RecordChange) -> None:
-        """Add an event before each seek that may open the record again, for an acquire that passed
-        over the expired record.
+        """Add the events for acquires that passed over the expired record.
+
+        One is before each seek that may open the record again, and the last one is for good.
         """
-        since_us = self._removal.expires(record).first_us
+        since_us = expires_us = self._removal.expires(record).first_us
+        compacted_us = self._removal.compacted_us(record)
+        span = self._passing(expires_us, EVER_US)
+        if expires_us < EVER_US and span is not None:
+            step: Step = partial(group_model.expire, compacted_us=compacted_us)
+            changed.uncertain.append(Event(span, step))
         for op in self._operations if since_us < EVER_US else ():
             if not isinstance(op, Seek) or op.partition not in (None, record.place.partition):
                 continue
             sought = self._lives.span(op)
             if sought.last_us < since_us or _is_below(op, record.place):
                 continue
-            passing = [
-                span
-                for span in self._acquires
-                if since_us <= span.last_us and span.first_us <= sought.last_us
-            ]
-            if passing:
-                first_us = max(since_us, min(span.first_us for span in passing))
-                last_us = min(sought.last_us, max(span.last_us for span in passing))
-                step = partial(
-                    group_model.pass_over, compacted_us=self._removal.compacted_us(record)
-                )
-                changed.uncertain.append(Event(Span(first_us, last_us), step))
+            span = self._passing(since_us, sought.last_us)
+            if span is not None:
+                step = partial(group_model.pass_over, compacted_us=compacted_us)
+                changed.uncertain.append(Event(span, step))
             since_us = max(since_us, sought.first_us)
+
+    def _passing(self, since_us: int, until_us: int) -> Span | None:
+        """Return when acquires may have passed over a record that expired; None for no acquire."""
+        passing = [
+            span
+            for span in self._acquires
+            if since_us <= span.last_us and span.first_us <= until_us
+        ]
+        if not passing:
+            return None
+        first_us = max(since_us, min(span.first_us for span in passing))
+        return Span(first_us, min(until_us, max(span.last_us for span in passing)))
 
 
 def _is_below(op: Seek, place: Place) -> bool:

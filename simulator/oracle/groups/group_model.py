@@ -93,13 +93,6 @@ def remove(state: State, now_us: int, last_us: int) -> Outcome:
     return [state._replace(status=Status.REMOVED, clock_us=now_us)]
 
 
-def expire(state: State, now_us: int, last_us: int) -> Outcome:
-    """Expire the record; a dead letter stays."""
-    if state.status == Status.DEAD:
-        return [state._replace(clock_us=now_us)]
-    return [state._replace(status=Status.REMOVED, clock_us=now_us)]
-
-
 def pass_over(state: State, now_us: int, last_us: int, compacted_us: int) -> Outcome:
     """Settle an expired record that an acquire meets; a seek then opens it with counters at zero.
 
@@ -118,6 +111,14 @@ def pass_over(state: State, now_us: int, last_us: int, compacted_us: int) -> Out
     return [each for each in after if each.clock_us <= last_us] or Refusal(
         "P5-delay", f"no acquire meets it before {open_state.first_us}"
     )
+
+
+def expire(state: State, now_us: int, last_us: int, compacted_us: int) -> Outcome:
+    """Remove an expired record that an acquire meets, by the rules of `pass_over`."""
+    outcome = pass_over(state, now_us, last_us, compacted_us)
+    if isinstance(outcome, Refusal):
+        return outcome
+    return [each._replace(status=Status.REMOVED) for each in outcome]
 
 
 def _is_meant(state: State, reason: str) -> bool:
