@@ -159,7 +159,7 @@ sim: $(READY)
 	$(BIN)/python -m simulator.crashpoints --workload changes --workload archive --every 33 $(WITH_JOBS)
 	$(BIN)/python -m simulator.crashpoints --workload killed-changes --workload killed-archive --every 66 $(WITH_JOBS)
 	$(BIN)/python -m simulator.crashpoints --workload rollup --every 33 $(WITH_JOBS)
-	$(BIN)/python -m simulator.crashpoints --workload bucket --workload requests --every 9 $(WITH_JOBS)
+	$(BIN)/python -m simulator.crashpoints --workload backup --workload bucket --workload requests --every 9 $(WITH_JOBS)
 	$(BIN)/python -m simulator.crashpoints --workload throttled --workload drawn --every 33 $(WITH_JOBS)
 
 # Half an hour with all four.

@@ -100,19 +100,17 @@ def restore(
     """
     target = os.path.abspath(target)
     _require_empty(target)
-    choice = _choose(repository, point, number)
+    choice = choose_backup(repository, point, number)
     staging = os.path.join(os.path.dirname(target), f".{os.path.basename(target)}.restoring")
     disk.make_directory(staging)
     os.chmod(staging, DIRECTORY_MODE)
     lock = DirectoryLock(staging)
     lock.acquire(claim=False)
     try:
-        run = _Restore(disk, repository, staging, choice, on_progress)
-        try:
-            restored = run.run(target, identity, point, allow_damage)
-        except BaseException:
-            run.clear()
-            raise
+        restored = restore_files(
+            disk, repository, staging, choice, identity, point, allow_damage, on_progress
+        )
+        restored = restored._replace(directory=target)
         try:
             disk.rename(staging, target)
         except OSError as error:
@@ -125,6 +123,31 @@ def restore(
     finally:
         lock.release()
     return restored
+
+
+def restore_files(
+    disk: Disk,
+    repository: Repository,
+    directory: str,
+    choice: Choice,
+    identity: Identity,
+    point: Point = END,
+    allow_damage: bool = False,
+    on_progress: Callable[[Progress], None] = lambda progress: None,
+) -> Restored:
+    """Restore the files of a log into a directory that only the caller uses.
+
+    The files of an interrupted restore are replaced. After an error the directory has no files.
+    Raises the errors of `restore`.
+
+    :param choice: the result of `choose_backup` for the same point.
+    """
+    run = _Restore(disk, repository, directory, choice, on_progress)
+    try:
+        return run.run(identity, point, allow_damage)
+    except BaseException:
+        run.clear()
+        raise
 
 
 def _require_empty(target: str) -> None:
@@ -148,8 +171,8 @@ def _require_empty(target: str) -> None:
         )
 
 
-def _choose(repository: Repository, point: Point, number: int | None) -> Choice:
-    """Read the manifests that a restore needs."""
+def choose_backup(repository: Repository, point: Point, number: int | None) -> Choice:
+    """Read the manifests that a restore needs. The arguments and errors are those of `restore`."""
     numbers = repository.numbers()
     if number is not None:
         repository.read(number)  # raises if there is none
@@ -190,7 +213,7 @@ class _Restore:
         self._on_progress = on_progress
         self._progress = Progress(0, 0, 0, 0)
 
-    def run(self, target: str, identity: Identity, point: Point, allow_damage: bool) -> Restored:
+    def run(self, identity: Identity, point: Point, allow_damage: bool) -> Restored:
         """Write and verify all files."""
         base = self._choice.base.manifest
         self.clear()
@@ -224,7 +247,7 @@ class _Restore:
         self._disk.sync_directory(self._state_path)
         self._disk.sync_directory(self._staging)
         report = self._verify(cut, allow_damage)
-        return Restored(target, self._choice, log_id, cut.lsn, cut.time_us, report)
+        return Restored(self._staging, self._choice, log_id, cut.lsn, cut.time_us, report)
 
     # -- files -----------------------------------------------------------------------------------
 

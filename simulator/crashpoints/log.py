@@ -145,12 +145,22 @@ class LogScript:
 
     def killed_run(self, model: CrashModel, chance: Random) -> LogScript:
         """Return a copy of this run that is killed now, starts, and then loses its power."""
-        run = LogScript()
-        run.disk = self.disk.fork()
+        run = self.copy(self.disk.fork())
         run.disk.kill()
+        run.live_on(model, chance)
+        return run
+
+    def copy(self, disk: SimDisk) -> LogScript:
+        """Return a run that goes on with ``disk`` from here."""
+        run = LogScript()
+        run.disk = disk
         run.frames, run.ends, run.durable = [*self.frames], [*self.ends], self.durable
         run.snapshots, run.snapshots_done = [*self.snapshots], self.snapshots_done
-        run._chance = chance
+        return run
+
+    def live_on(self, model: CrashModel, chance: Random) -> None:
+        """Start, do a few drawn steps, and lose the power at a drawn call."""
+        self._chance = chance
         left = chance.randint(1, CALLS_MAX)
 
         def enter(call: Call) -> None:
@@ -159,15 +169,13 @@ class LogScript:
             if left < 0:
                 raise PowerLost
 
-        run.disk.enter = enter
+        self.disk.enter = enter
         with suppress(PowerLost):
-            run._live_on()
-        run.disk.enter = lambda call: None
-        run.disk.crash(model, chance)
-        return run
+            self._take_steps()
+        self.disk.enter = lambda call: None
+        self.disk.crash(model, chance)
 
-    def _live_on(self) -> None:
-        """Start, and do a few steps in any order."""
+    def _take_steps(self) -> None:
         log = self._start()
         steps: list[Callable[[Log], object]] = [
             lambda log: self._append_in_turn(log, 2),

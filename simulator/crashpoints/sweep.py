@@ -15,6 +15,7 @@ from typing import NamedTuple, Protocol
 
 from brokerd.errors import BrokerdError
 from simulator.crashpoints import archive, changes
+from simulator.crashpoints.backup import Backups
 from simulator.crashpoints.bucket import (
     BucketScript,
     fault_problems,
@@ -118,6 +119,20 @@ def _sweep_killed_log(wanted: Callable[[int], bool], models: tuple[CrashModel, .
 
     share = _Share(wanted, models, check, script.disk)
     return _sweep("killed-log", known, script, problem, share)
+
+
+def _sweep_backup(wanted: Callable[[int], bool], models: tuple[CrashModel, ...]) -> Outcome:
+    """Make backups at each point and restore one. No power is lost during the workload."""
+    known, script = LogScript(), LogScript()
+    problem = _play(known)
+    backups = Backups(script)
+
+    def noted(number: int) -> bool:
+        backups.note(number)
+        return wanted(number)
+
+    share = _Share(noted, models, backups.check, script.disk)
+    return _sweep("backup", known, script, problem, share)
 
 
 def _sweep_rollup(wanted: Callable[[int], bool], models: tuple[CrashModel, ...]) -> Outcome:
@@ -243,6 +258,7 @@ WORKLOADS: dict[str, Callable[[Callable[[int], bool], tuple[CrashModel, ...]], O
     "broker": _sweep_broker,
     "log": _sweep_log,
     "killed-log": _sweep_killed_log,
+    "backup": _sweep_backup,
     "changes": partial(_sweep_power_losses, "changes", changes.PLAN),
     "killed-changes": partial(_sweep_kills, "killed-changes", changes.PLAN),
     "archive": partial(_sweep_power_losses, "archive", archive.PLAN),

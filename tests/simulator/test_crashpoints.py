@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from brokerd.backup import restore
 from brokerd.wal import Snapshots, log
 from brokerd.wal.damage.log_scan import scan_log
 from brokerd.wal.read.scanner import ScanFrame
@@ -17,7 +18,7 @@ from brokerd.wal.write import sealer
 from brokerd.wal.write.commit import SegmentWrite
 from brokerd.walformat import EntryKind, EventKind, decode_group_events
 from simulator.crashpoints import __main__ as command
-from simulator.crashpoints import archive, changes
+from simulator.crashpoints import archive, backup, changes
 from simulator.crashpoints.expect import (
     UNTOUCHED,
     Boundary,
@@ -75,7 +76,7 @@ def texts(outcome: Outcome) -> str:
 # -- the promise -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("workload", [*WORKLOADS, "killed-log"])
+@pytest.mark.parametrize("workload", [*WORKLOADS, "killed-log", "backup"])
 def test_nothing_acknowledged_is_lost_at_any_crash_point(workload: str) -> None:
     """A slice of the points, all four models; and there are enough points in all."""
     outcome = slice_of(workload)
@@ -357,6 +358,27 @@ def test_a_deletion_for_a_snapshot_that_a_killed_process_did_not_sync_is_found(
     outcome = sweep("killed-log", unsynced.__contains__, tuple(CrashModel))
     assert "without the snapshot" in texts(outcome)
     assert outcome.losses == 0, "the newest snapshot alone holds everything"
+
+
+def test_a_restore_that_does_not_sync_what_it_wrote_is_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Half of the restored logs lose their power at once."""
+
+    class Unsynced(SimDisk):
+        def sync_directory(self, directory: str) -> None:
+            """Leave all names to the page cache."""
+
+    monkeypatch.setattr(backup, "SimDisk", Unsynced)
+    outcome = slice_of("backup", EVERY, CrashModel.DROP)
+    assert outcome.losses > 3, texts(outcome)
+
+
+def test_a_restore_that_forgets_deleted_parts_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only some of the moments have a deleted part that snapshots do not follow at once."""
+    monkeypatch.setattr(restore, "deleted_name", lambda deleted: f"{deleted.first:020d}.tmp")
+    outcome = slice_of("backup", EVERY, CrashModel.DROP)
+    assert outcome.findings
 
 
 def test_a_snapshot_that_forgets_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
