@@ -173,7 +173,7 @@ class TestOddEntries:
     """On a real file system."""
 
     def start(
-        self, path: Path, thread: InlinePool | None = None
+        self, path: Path, thread: InlinePool | None = None, from_lsn: int = 0
     ) -> tuple[Wal, RecoveryReport, list[Frame]]:
         thread = InlinePool() if thread is None else thread
         wal = Wal(
@@ -186,7 +186,7 @@ class TestOddEntries:
             lambda: 0.0,
         )
         frames: list[Frame] = []
-        return wal, wal.open(0, frames.append), frames
+        return wal, wal.open(from_lsn, frames.append), frames
 
     def log(self, path: Path) -> int:
         """A log of some segments; where it ends."""
@@ -246,6 +246,18 @@ class TestOddEntries:
         expected = rf"{end:020d}\.wal is not a regular file.*move it away"
         with pytest.raises(DamagedData, match=expected):
             self.start(tmp_path)
+
+    def test_a_directory_that_has_the_name_of_a_record_of_a_deleted_range_stays(
+        self, tmp_path: Path
+    ) -> None:
+        """It is a record like an empty file: only the name counts."""
+        end = self.log(tmp_path)
+        record = tmp_path / deleted_name(LsnRange(8, 16))
+        record.mkdir()
+        _, report, _ = self.start(tmp_path, from_lsn=end)
+        assert (report.damages, report.next_lsn) == ([], end)
+        assert record.is_dir()
+        assert not (tmp_path / f"{record.name}.tmp").exists()
 
     def test_a_link_to_a_segment_is_a_segment(self, tmp_path: Path) -> None:
         path = tmp_path / "wal"

@@ -317,13 +317,17 @@ def _renew_records(disk: Disk, path: str) -> None:
     """Write the names of the records of deleted ranges again, durably.
 
     A sync of the directory that failed in an earlier process may have lost them. Without room the
-    names stay as they are.
+    names stay as they are. So does a directory with such a name.
     """
     names = record_names(disk, path)
     try:
         for name in names:
-            disk.create(os.path.join(path, f"{name}.tmp")).close()
-            disk.rename(os.path.join(path, f"{name}.tmp"), os.path.join(path, name))
+            temporary = os.path.join(path, f"{name}.tmp")
+            disk.create(temporary).close()
+            try:
+                disk.rename(temporary, os.path.join(path, name))
+            except IsADirectoryError:
+                disk.unlink(temporary)
     except OSError as error:
         if not is_full(error):
             raise
