@@ -138,6 +138,7 @@ class Broker:
         self.time.resume_from(self._state.last_time_us, self._state.ahead_us)
         now_us = self.time.monotonic_us()
         self._state.dispose = self.reaper.dispose
+        self._state.stores.free = self.reaper.free
         self.removed_records.start()
         self.group_commit.start()
         if is_damaged:

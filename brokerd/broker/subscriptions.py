@@ -302,7 +302,7 @@ class Subscriptions:
                 self._leases.add_packed(group_partition, added)
                 continue
             before = len(group_partition.store.events)
-            group_partition.store.delete()
+            group_partition.delete()
             self._leases.add_new_events(group_partition, before)
         if group is not None:
             self._leases.remove_group(group)

@@ -115,6 +115,12 @@ class DueQueue:
         heapify(self.heap)
         self._limit = 2 * len(self.heap) + SLACK
 
+    def take_heaps(self) -> list[list[int]]:
+        """Take out all entries, for the caller to free."""
+        heaps = [self.heap, self._old]
+        self.refill([])
+        return heaps
+
     def dispose(self) -> None:
         """Drop references to other objects, so that memory is freed at once."""
         self._due_of, self._count = _never, _none

@@ -9,16 +9,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import repeat
+from typing import Any
 
 from brokerd.groups.rows import BLOCK_SHIFT, block_parts
 from brokerd.groups.settings import GroupSettings
 from brokerd.groups.state import GroupState
-from brokerd.groups.tables import grow
+from brokerd.groups.tables import Shards, Table, grow
 from brokerd.groups.view import END_OF_OFFSETS
 from brokerd.walformat import EventKind, GroupEvent
 
 MAX_COUNT = (1 << 31) - 1
 """Counters stop here; they never wrap."""
+
+FEW = 256
+"""Fewer leases are freed in one step."""
 
 DeadRun = tuple[int, int]
 """First offset and end offset, exclusive."""
@@ -199,6 +203,18 @@ class GroupOperations(GroupState):
             cost += KEY_COST * bits.bit_count()
         return cost
 
+    def take_tables(self) -> list[Any]:
+        """Take out the leases as dicts, sets and lists for the caller to empty; none if few.
+
+        Afterwards the store can only be deleted or disposed. O(owners).
+        """
+        if len(self._leases) < FEW and not self._returned.former:
+            return []
+        former, self._returned.former = self._returned.former, None
+        tables = [*_dicts(self._leases), *_dicts(former), *self._owners.values()]
+        self._leases, self._owners = {}, {}
+        return [*tables, *self._deadlines.take_heaps()]
+
     def delete(self) -> None:
         """Clear everything but the last token. The caller drops the store and its settings."""
         self._record((_DELETED, 0, 0, self._token, 0, "", ""), 0)
@@ -258,6 +274,12 @@ class GroupOperations(GroupState):
         for first, end in runs:
             self._record((kind, first, end, 0, 0, "", reason), 0)
         return before - self._dead.count
+
+
+def _dicts(table: Table[Any] | None) -> list[Any]:
+    if table is None:
+        return []
+    return table.shards if isinstance(table, Shards) else [table]
 
 
 def _ranges(bits: int, others: int) -> Iterator[tuple[int, int]]:

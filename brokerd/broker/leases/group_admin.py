@@ -170,7 +170,7 @@ class GroupAdmin:
         found = self._group(topic, group)
         self._change(
             found,
-            lambda group_partition: group_partition.store.delete(),
+            GroupPartition.delete,
             group_partitions=found.used(),
             change_packed=GroupPartition.delete_packed,
         )

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from brokerd.errors import LimitExceeded
 from brokerd.groups import GroupSettings
@@ -62,6 +62,8 @@ class GroupStores:
         """Called when more than ``open_max`` stores are open. It causes a later `trim`."""
         self.letters_removed: Callable[[Partition, int], None] = _nothing
         """Called when a group settles removed records, with the dead letters among them."""
+        self.free: Callable[[list[Any]], None] = _nothing
+        """Called with dicts, sets and lists of a deleted group, to free them in small parts."""
         self.memory_max = memory_max
         self._open_max = open_max
         self._open: OrderedDict[GroupPartition, None] = OrderedDict()

@@ -365,6 +365,16 @@ class GroupPartition:
         self._waiting = [*self._waiting, deletion(self._packed)]
         return 1
 
+    def delete(self) -> None:
+        """Add the event that deletes an open store. The caller removes the group."""
+        self._free_tables(self.store)
+        self.store.delete()
+
+    def _free_tables(self, store: LeaseStore) -> None:
+        tables = store.take_tables()
+        if tables:
+            self.group.stores.free(tables)
+
     @property
     def is_open(self) -> bool:
         """Whether the store is in memory as objects."""
@@ -462,6 +472,7 @@ class GroupPartition:
         stores = self.group.stores
         self.scheduled_us = None
         if self._store is not None:
+            self._free_tables(self._store)
             self._store.dispose()
             stores.memory_bytes -= self._counted
             self._counted = 0
