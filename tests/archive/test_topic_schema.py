@@ -287,6 +287,24 @@ def test_columns_have_no_characters_that_files_refuse() -> None:
     assert rows(topic, (5, {}))[0][1] == "version 1: missing required field: n"
 
 
+def test_a_record_that_is_null_has_null_columns() -> None:
+    """Also if a later version has further columns."""
+    fields = [{"name": "n", "type": "long"}, {"name": "s", "type": "double"}]
+    schemas = [
+        ["null", {"type": "record", "name": "r", "fields": fields[:count]}] for count in (1, 2)
+    ]
+    topic = TopicSchema(
+        [
+            StoredSchema("t", at, "avro", json.dumps(one).encode(), at * 10)
+            for at, one in enumerate(schemas, 1)
+        ]
+    )
+    null, first, second = rows(topic, (15, b"\0"), (15, b"\2\2"), (25, b"\0"))
+    assert null == (1, None, {"n": None, "s": None})
+    assert first == (1, None, {"n": 1, "s": None})
+    assert second == (2, None, {"n": None, "s": None})
+
+
 def test_messages_without_fields_have_no_column() -> None:
     """Parquet has no such type. A field that comes later makes a column."""
     empty = {"type": "record", "name": "E", "fields": []}

@@ -117,7 +117,9 @@ def avro_decoder(text: bytes, reserved: Iterable[str]) -> Decoder:
         left = len(value) - stream.tell()
         if left:
             raise Misfit(f"Avro validation failed: {left} bytes follow the value")
-        return found if is_struct else {CONTENT: found}
+        if not is_struct:
+            return {CONTENT: found}
+        return {} if found is None else found  # of a union with null
 
     return Decoder(kind, decode)
 
