@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import pytest
 from twisted.internet.address import IPv4Address
 
-from brokerd.broker import BrokerSettings
+from brokerd.broker import BrokerSettings, Congested
 from brokerd.codecs.mamamia import Acquire, Produce
+from brokerd.errors import NoSpace
 from brokerd.security import ADMIN, MONITOR
 from tests.admin.caller import Caller
+from tests.broker.test_audit import fill_disk
 from tests.guards import Given, GuardOf
 from tests.house import Client, House
 
@@ -142,3 +146,22 @@ def test_an_id_is_not_used_again(caller: Caller) -> None:
     caller.house.connect()
     assert ids(caller.get(BASE)[1]) == [2]
     assert caller.call("DELETE", f"{BASE}/1")[0] == 404
+
+
+def test_a_connection_is_closed_when_not_even_the_reserve_has_room(caller: Caller) -> None:
+    """Its client may have used up the reserve, by commits on a full disk."""
+    house = caller.house
+    client = house.connect()
+    house.broker.topics.create("t")
+    house.run()
+    fill_disk(house)
+    with pytest.raises(NoSpace):
+        for number in range(100_000):
+            with suppress(Congested):
+                house.broker.groups.commit_offset("t", f"{number % 9}" + "g" * 200, 0, 0)
+            house.run()
+    assert caller.call("DELETE", "/topics/t")[0] == 507
+    assert caller.call("DELETE", f"{BASE}/1")[0] == 200
+    assert not client.transport.connected
+    house = house.crash()
+    assert "connection.close" in str(Caller(house).get("/audit"))

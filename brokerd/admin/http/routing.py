@@ -130,6 +130,9 @@ STATUSES |= {
 }
 
 
+_SHUT_OUT = (EventType.CONNECTION_CLOSED, EventType.SESSION_ENDED)
+
+
 def pace(broker: Broker, access: Access) -> Pace:
     """Return the slices of an account, or of one request without a login."""
     owner = broker.slices.account(access.name) if access.name else SliceOwner()
@@ -168,13 +171,14 @@ class Call(NamedTuple):
     ) -> Deferred[Result]:
         """Run a change and write its audit event; fire once both are durable.
 
-        The event's default resource is the path's topic, or ``topic/group``. Fails as
-        `when_admitted`.
+        The event's default resource is the path's topic, or ``topic/group``. The event of a change
+        that shuts out a client may use the last of the log's reserve. Fails as `when_admitted`.
         """
         actor = self.access.actor
         named = "/".join(self.path.values()) if resource is None else resource
+        admit = self.broker.group_commit.admit_revocation if kind in _SHUT_OUT else None
         return self.when_admitted(
-            lambda: self.broker.audit.carry_out(actor, kind, named, change, details)
+            lambda: self.broker.audit.carry_out(actor, kind, named, change, details, admit=admit)
         )
 
     def when_admitted(self, change: Callable[[], Result]) -> Deferred[Result]:
