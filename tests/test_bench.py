@@ -563,6 +563,15 @@ class TestCommand:
         assert (result.exit_code, result.output.count("\n")) == (1, 1)
         assert f"no broker answers at {server} (from --server)" in result.output
 
+    def test_a_directory_for_the_disks_rate_is_needed_before_the_load(self) -> None:
+        """The figures of a whole run were lost, and the name of the topic that it left."""
+        with Responder() as dummy:
+            options = ["produce", "--address", dummy.address, "--seconds", "0.1", "--disk", "/proc"]
+            result = CliRunner().invoke(bench_command, options)
+        assert (result.exit_code, result.output.count("\n")) == (1, 1)
+        assert "/proc: no file can be made there" in result.output
+        assert "--disk" in result.output
+
     def test_an_address_that_cannot_be_read_is_one_line(self) -> None:
         """What was given and the forms that are understood."""
         result = CliRunner().invoke(bench_command, ["produce", "--address", "foo"])

@@ -221,14 +221,15 @@ def bench_command(
     admin = None
     if named or "admin" in listeners:
         admin = server.Server(server.find(named, str(data_dir)), credentials)
+    where = disk or (data_dir if admin and data_dir.is_dir() else Path.cwd())
     try:
+        machine.check_directory(where)
         before = fetch_status(admin)
         place = prepare(plan)
         found = measure(plan, place)
         status = fetch_status(admin)
     except BenchFailed as error:
         raise Refused(str(error)) from error
-    where = disk or (data_dir if admin and data_dir.is_dir() else Path.cwd())
     block_bytes = commit_bytes(before, status)
     rate = machine.sync_rate(where, block_bytes, _RATE_SECONDS)
     report = {

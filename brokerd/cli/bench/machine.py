@@ -10,6 +10,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from brokerd.cli.bench.formats.base import BenchFailed
 from brokerd.wal.disk import RealDisk
 
 _SYNC_FILE_BYTES = 16 << 20
@@ -37,6 +38,20 @@ def describe(directory: Path) -> Machine:
         system=f"{platform.system()} {platform.release()}",
         file_system=RealDisk().file_system(str(directory)) or "unknown",
     )
+
+
+def check_directory(directory: Path) -> None:
+    """Check that `sync_rate` can make its file there, before a long measurement.
+
+    :raises BenchFailed: it cannot.
+    """
+    try:
+        tempfile.TemporaryFile(dir=directory, prefix="sync-rate-").close()
+    except OSError as error:
+        raise BenchFailed(
+            f"{directory}: no file can be made there to measure the disk's sync rate "
+            f"({error.strerror}); name another directory with --disk"
+        ) from error
 
 
 def sync_rate(directory: Path, block_bytes: int, seconds: float) -> float:
