@@ -9,7 +9,7 @@ from collections.abc import Callable
 from brokerd.broker.clock import BrokerTime, Clock, Timer
 from brokerd.broker.model.topics import GroupPartition
 
-TURN_LIMIT = 1024
+TURN_LIMIT = 512
 """Leases and delays that end in one reactor turn, approximately. Later turns end others."""
 
 GROUP_PARTITION_COST = 4
