@@ -216,8 +216,7 @@ def _filtered(spark: SparkSession, frame: DataFrame, scan: FileScan) -> DataFram
         # As text, because each value would be a call to Java.
         frame = frame.where(f"topic_id IN ({', '.join(map(str, scan.topic_ids)) or 'NULL'})")
     if scan.times_us != UNBOUNDED:
-        first, end = (F.timestamp_micros(F.lit(one).cast("long")) for one in scan.times_us)
-        frame = frame.where(_is_between("append_time", first, end))
+        frame = frame.where(_is_in_times(scan.times_us))
     if scan.now_us is not None:
         expires = F.col("expires_at")
         frame = frame.where((expires == 0) | (expires > scan.now_us))
@@ -233,6 +232,16 @@ def _filtered(spark: SparkSession, frame: DataFrame, scan: FileScan) -> DataFram
         first, end = (F.lit(one).cast("long") for one in scan.offsets)
         return frame.where(_is_between("offset", first, end))
     return frame
+
+
+def _is_in_times(times_us: Interval) -> Column:
+    """Return the condition for append times. Java cannot express the time of no limit."""
+    column, found = F.col("append_time"), F.lit(True)
+    if times_us.first != UNBOUNDED.first:
+        found = column >= F.timestamp_micros(F.lit(times_us.first).cast("long"))
+    if times_us.end != UNBOUNDED.end:
+        found = found & (column < F.timestamp_micros(F.lit(times_us.end).cast("long")))
+    return found
 
 
 def _is_between(name: str, first: Column, end: Column) -> Column:

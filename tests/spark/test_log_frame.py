@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -81,6 +82,30 @@ def test_rows_columns_and_types_are_those_of_the_format(source: SparkSession, bi
         found = rows(frame)
         assert found == rows(other), options
         assert bool(found) == (options != {"topics": "none*"}), options
+
+
+def test_times_that_cut_a_file(source: SparkSession, tmp_path: Path) -> None:
+    """A time that has no limit is in no calendar, and Java refused it."""
+    log = Log(tmp_path / "data")
+    topic_id = log.create("one")
+    for _ in range(6):
+        log.append(topic_id, 0, b"x")
+        log.log.time_us += 1_000_000
+    log.seal()
+    log.publish()
+    log.roll_up()
+    times = [datetime.fromtimestamp(row.time_us / 1e6, UTC) for row in log.expected()]
+    texts = [time.isoformat() for time in sorted(times)]
+    for options, offsets in (
+        ({"from": texts[2]}, range(2, 6)),
+        ({"to": texts[2]}, range(2)),
+        ({"from": texts[2], "to": texts[4]}, range(2, 4)),
+        ({"to": "0001-01-01"}, range(0)),
+        ({"from": "9999-12-31"}, range(0)),
+    ):
+        frame = brokerd.spark.log(source, str(log.path), **options)
+        assert sorted(row["offset"] for row in frame.collect()) == list(offsets), options
+        assert rows(frame) == rows(by_format(source, log.path, **options))
 
 
 def test_payloads_are_converted_as_by_the_format(source: SparkSession, log: Log) -> None:
