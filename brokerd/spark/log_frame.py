@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pyarrow as pa
 from pyspark.sql import functions as F
 
+from brokerd.archive.cluster.scan_options import SCAN_OPTIONS
 from brokerd.archive.contract.layout import BUCKET, RECORDS
 from brokerd.archive.parquet.column_facts import Text
 from brokerd.archive.storage.address import ObjectAddress, Place
@@ -45,15 +46,6 @@ from brokerd.values import Encoding
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
-SCAN_OPTIONS = {
-    "ignoreMissingFiles": "false",
-    "ignoreCorruptFiles": "false",
-    "mergeSchema": "false",
-    "datetimeRebaseMode": "CORRECTED",
-    "parquet.page.verify-checksum.enabled": "true",
-}
-"""Options of Spark's reader. They override settings of the session that would lose rows, change
-times, or accept damaged pages."""
 BUCKET_SCHEME = "bucketScheme"
 """The option of `brokerd.spark.log` that lets Spark's own reader scan an archive in a bucket."""
 

@@ -1,4 +1,4 @@
-# Tests: tests/archive/test_deliveries.py
+# Tests: tests/archive/test_local_frames.py, tests/archive/test_deliveries.py
 """Data frames over an archive in a directory. Spark reads and writes the Parquet files itself.
 
 Spark writes into the directory ``staging`` beside the tables. The driver renames each complete file
@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from brokerd.archive.cluster.bucket_frames import FILE, ROW, table_ddl
+from brokerd.archive.cluster.scan_options import SCAN_OPTIONS
 from brokerd.archive.contract.layout import Layout
 from brokerd.archive.parquet.column_facts import ColumnFacts
 from brokerd.archive.parquet.plain_file import PlainFileInfo, StagedFile
@@ -29,8 +30,12 @@ if TYPE_CHECKING:
 
 _NO_PATTERNS = {"__globPaths__": "false"}
 """Spark's internal option: take paths literally, without patterns."""
-_COMMIT_ONCE = {"mapreduce.fileoutputcommitter.algorithm.version": "1"}
-"""Makes the output of a task attempt count whole or not at all (Hadoop's mapred-default.xml)."""
+_WRITE_OPTIONS = {
+    "mapreduce.fileoutputcommitter.algorithm.version": "1",
+    "maxRecordsPerFile": "0",
+}
+"""Makes the output of a task attempt count whole or not at all (Hadoop's mapred-default.xml), and
+be one file for each value of the column that divides the rows."""
 _UNCOMMITTED = "_temporary"
 """The directory of task attempts: Hadoop's FileOutputCommitter, ``PENDING_DIR_NAME``."""
 
@@ -57,8 +62,7 @@ class LocalFrames:
 
     def _read(self, schema: str, base: str, paths: Sequence[str]) -> DataFrame:
         """Return the rows of files. Directory names below ``base`` become columns."""
-        reader = self._spark.read.schema(schema).options(**_NO_PATTERNS)
-        reader = reader.option("parquet.page.verify-checksum.enabled", "true")
+        reader = self._spark.read.schema(schema).options(**SCAN_OPTIONS, **_NO_PATTERNS)
         reader = reader.option("basePath", f"file://{self._root / base}")
         return reader.parquet(*(f"file://{self._root / path}" for path in paths))
 
@@ -92,7 +96,7 @@ class LocalFrames:
         """Write a frame into a new directory; return the files, which lack ``partition_by``."""
         self._spark.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
         columns = (partition_by,) if partition_by else ()
-        writer = frame.write.partitionBy(*columns).options(compression="zstd", **_COMMIT_ONCE)
+        writer = frame.write.partitionBy(*columns).options(compression="zstd", **_WRITE_OPTIONS)
         full = self._root / directory
         writer.parquet(f"file://{full}")
         return [
