@@ -182,6 +182,28 @@ class TestLogFile:
         assert "one" in Path(f"{path}.1").read_text()
         assert "two" in path.read_text()
 
+    def test_a_rotation_without_permission_is_logged_and_tried_again_after_as_many_bytes(
+        self, path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Twisted's own did nothing, without a word, and tried again with each line."""
+        operator_log, log = self.opened(path, 300)
+        tries: list[str] = []
+
+        def refuse(name: str, mode: int) -> bool:
+            tries.append(name)
+            return False
+
+        with monkeypatch.context() as patched, capturedLogs() as events:
+            patched.setattr("os.access", refuse)
+            for number in range(12):
+                log.info(f"line {number} " + "x" * 100)
+            assert len(tries) < 6
+            operator_log.rotate()
+        (event,) = events
+        assert event["event_id"] == "log-not-rotated"
+        assert event["reason"] == f"{path.parent}: Permission denied"
+        assert all(f"line {number} " in path.read_text() for number in range(12))
+
     @pytest.mark.parametrize("fails", ["rename", "open"])
     def test_a_rotation_that_fails_leaves_the_old_file_in_use(
         self, path: Path, monkeypatch: pytest.MonkeyPatch, fails: str

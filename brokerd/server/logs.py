@@ -8,6 +8,7 @@ line. Times are wall clock time in UTC. Lines to journald begin with their prior
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 from collections.abc import Callable, Mapping
@@ -62,8 +63,8 @@ def file_observer(
 class OperatorLogFile(LogFile):
     """A log file that goes on with the old file if a rotation fails, for example on a full disk.
 
-    Twisted's own would be closed then, and lose all later lines. It reads two attributes of
-    Twisted that are not public.
+    Twisted's own would be closed then, and lose all later lines. This class uses ``_openFile`` and
+    ``size``, which are not documented.
     """
 
     problem = ""
@@ -72,6 +73,10 @@ class OperatorLogFile(LogFile):
     def rotate(self) -> None:
         """Begin a new file. If that fails, go on with the old one, for as many bytes again."""
         self.problem = ""
+        if not os.access(self.directory, os.W_OK):  # Twisted's own does nothing then
+            self.problem = f"{self.directory}: {os.strerror(errno.EACCES)}"
+            self.size = 0
+            return
         try:
             super().rotate()
         except OSError as error:
