@@ -105,7 +105,7 @@ class BlipmqError(BrokerdError):
 class Delivery(NamedTuple):
     """A delivered message. With QoS 1 it is delivered again unless it is acknowledged.
 
-    ``tag`` identifies it in the acknowledgement. With QoS 0 it is 0.
+    ``tag`` identifies it in the acknowledgement. With QoS 0 it is None.
     """
 
     subscription_id: int

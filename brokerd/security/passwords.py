@@ -6,8 +6,8 @@ passes, one lane. A hash takes about 20 ms of a core, so it runs through ``submi
 at a time. Others wait in a queue for each source, such as the network of the client. The sources
 take turns, so that a source with many wrong passwords does not keep the right ones of others out.
 Clients that have logged in before come first, and their sources take turns, too. At most
-`WAITING_MAX` wait, and `SOURCE_MAX` of one source. When the queues are full, the newest of the
-longest queue is refused; of the clients that have not logged in before, if any wait.
+`WAITING_MAX` wait, and `SOURCE_MAX` of one source. When the queues are full, the newest hash of the
+longest queue is refused. Queues of clients that have not logged in before are refused first.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ class Passwords:
     def _make_room(self, queues: Queues, own: int) -> _Hash:
         """Remove the newest hash of the longest queue, for one of ``queues`` with ``own`` hashes.
 
-        Raises `LoginThrottled` if that is ours, or of known sources and ours is not.
+        Raises `LoginThrottled` if the new hash has to be refused instead.
         """
         candidates = self._others or self._known
         longest = max(candidates, key=lambda source: len(candidates[source]))

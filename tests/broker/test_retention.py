@@ -272,6 +272,27 @@ class TestDeadLetters:
         pass_rounds(house)
         assert start(house) == 6
 
+    def test_a_new_one_with_no_time_of_its_own_goes_too(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """It comes while retention waits for room in the log."""
+        calls = 0
+
+        def remove(self: TopicAdmin, starts: list[tuple[Partition, int]], reason: str) -> int:
+            nonlocal calls
+            calls += 1
+            if calls == 1:
+                leases = house.broker.leases
+                leases.dead_letter(leases.group_partition("t", "g", 0, 3), 3, "bad")
+                raise Congested("full")
+            return really(self, starts, reason)
+
+        really = TopicAdmin.remove
+        monkeypatch.setattr(TopicAdmin, "remove", remove)
+        house = self.house(dead_letter_seconds=0)
+        pass_rounds(house)
+        assert (calls, start(house)) == (2, 6)
+
     def test_one_that_was_purged_holds_nothing(self) -> None:
         house = self.house(dead_letter_seconds=1000)
         house.broker.groups.purge_dead_letters("t", "g")

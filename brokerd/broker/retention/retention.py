@@ -208,7 +208,8 @@ class Retention:
             self._go_on()
             return
         self._pace = Pace(self._slices, self._owner)
-        self._group_commit.events_framed = self._note_new_letters
+        if self._settings.dead_letter_us:
+            self._group_commit.events_framed = self._note_new_letters
         moving = Deferred.fromCoroutine(self._move_all(moves))
         moving.addErrback(self._move_failed)
         moving.addCallback(self._moved)

@@ -7,8 +7,9 @@ reads and verifies that snapshot in each run. The removal of the records is dura
 `ArchivedSegmentCleaner` deletes segments whose records the archive holds, by the same snapshot.
 
 While an archive is in use, a segment without records stays until the archive holds its events,
-unless the disk is full. While an archive is refused, the segment that proves it wrong stays. Until
-a start has checked the archive, no segment goes, because any may be that one.
+unless the disk is full. While an archive is refused, the segment that proves it wrong stays. After
+a start no segment goes before the archive is checked, because any may be that one. If the disk is
+full, the cleaner waits 30 s for that check (`SILENT_SECONDS` of the refresher).
 
 `brokerd-rollup` learns the names of topics from ``state/bounds`` and from later segments. So a
 segment stays until the last written bounds cover it. When the disk is full, the cleaner requests
