@@ -11,6 +11,8 @@ import pytest
 from OpenSSL import SSL
 from twisted.internet.protocol import Protocol
 from twisted.internet.testing import StringTransport
+from twisted.web.resource import Resource
+from twisted.web.server import Request, Site
 
 from brokerd.protocols.base.transport import (
     AT_ONCE_BYTES,
@@ -20,7 +22,7 @@ from brokerd.protocols.base.transport import (
     unsent_bytes,
 )
 from brokerd.server.handshakes import PIECE_BYTES
-from tests.test_handshakes import Authorities, Listening, client
+from tests.test_handshakes import ENDED, Authorities, Listening, client
 
 BUFFER_BYTES = 64 * 1024
 PIECE_MAX = PIECE_BYTES * 1.01
@@ -50,6 +52,9 @@ class Socket(StringTransport):
         if self.producer is not None and len(self.buffer) > BUFFER_BYTES and not self.is_paused:
             self.is_paused = True
             self.producer.pauseProducing()
+
+    def setTcpNoDelay(self, enabled: bool) -> None:
+        pass
 
     def take(self) -> bytes:
         """Send the buffer, and ask the producer for more."""
@@ -82,10 +87,10 @@ class Server(Protocol):
 class Pair:
     """A server's TLS connection after its handshake, and the client."""
 
-    def __init__(self, authorities: Authorities) -> None:
+    def __init__(self, authorities: Authorities, server: Any = None) -> None:
         listening = Listening(authorities, "none")
         self.clock = listening.clock
-        self.server = Server()
+        self.server = server or Server()
         listening.inner.buildProtocol = lambda address: self.server
         self.socket = Socket()
         self.tls: Any = listening.factory.buildProtocol(None)
@@ -179,6 +184,38 @@ def test_a_close_sends_the_rest_first(pair: Pair, in_the_middle: bool) -> None:
     pair.tls.loseConnection()
     assert read + b"".join(pair.read_all()) == LARGE
     assert pair.client.get_shutdown() & SSL.RECEIVED_SHUTDOWN
+    assert pair.socket.most <= PIECE_MAX, "20 MB in one step held the reactor for 21 ms"
+    assert pair.socket.producer is None
+
+
+def test_a_producer_that_goes_hears_no_more(pair: Pair) -> None:
+    """Later writes still follow the rest."""
+    send(pair.tls, LARGE)
+    pair.tls.unregisterProducer()
+    send(pair.tls, b"tail")
+    assert b"".join(pair.read_all()) == LARGE + b"tail"
+    assert pair.server.events == ["pause"]
+    assert pair.socket.producer is None
+
+
+def test_an_answer_of_the_api_leaves_in_pieces(authorities: Authorities) -> None:
+    """Twisted's HTTP server writes it as a whole, and closes when the client asked for that."""
+
+    class Answer(Resource):
+        isLeaf = True
+
+        def render_GET(self, request: Request) -> bytes:
+            return LARGE
+
+    channel = Site(Answer(), timeout=None).buildProtocol(None)
+    pair = Pair(authorities, channel)
+    pair.client.send(b"GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
+    pair.tls.dataReceived(pair.client.bio_read(1 << 16))
+    answer = b"".join(pair.read_all())
+    assert answer.endswith(b"\r\n\r\n" + LARGE)
+    assert pair.socket.most <= 2 * PIECE_MAX
+    assert pair.client.get_shutdown() & SSL.RECEIVED_SHUTDOWN
+    channel.connectionLost(ENDED)
 
 
 def test_a_client_that_ends_its_side_has_the_rest(pair: Pair) -> None:

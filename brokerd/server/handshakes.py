@@ -122,12 +122,22 @@ class _PieceProducer:
     def resumeProducing(self) -> None:
         self.is_paused = False
         self._connection.encrypt_waiting()
-        if not self.is_paused and self._told:
+        if self.is_paused:
+            return
+        if self._producer is None:
+            self._connection.unregisterProducer()
+        elif self._told:
             self._told = False
             self._producer.resumeProducing()
 
     def stopProducing(self) -> None:
-        self._producer.stopProducing()
+        if self._producer is not None:
+            self._producer.stopProducing()
+
+    def forget_producer(self) -> None:
+        """Go on without the producer, and unregister after the last piece."""
+        self._producer = None
+        self._told = True
 
 
 class TlsConnection(BufferingTLSTransport):
@@ -137,8 +147,10 @@ class TlsConnection(BufferingTLSTransport):
     done, and why the connection ends. It also breaks two reference cycles of Twisted, so that a
     connection and its unsent data are freed when it ends.
 
-    `write_in_pieces` encrypts a large answer piece by piece, as the socket takes it. Then no answer
-    holds the reactor, and ciphertext takes little memory.
+    A large answer of a producer, such as a connection, is encrypted piece by piece, as the socket
+    takes it. Then no answer holds the reactor, and ciphertext takes little memory. A producer may
+    unregister and close the connection before the last piece: Twisted waits for the
+    `_PieceProducer`.
     """
 
     factory: TlsFactory
@@ -160,12 +172,25 @@ class TlsConnection(BufferingTLSTransport):
     def write_in_pieces(self, parts: Iterable[bytes]) -> None:
         """Send parts after all earlier writes, and later writes after them."""
         self._aggregator.flush()
+        self._begin_pieces(parts)
+
+    def _begin_pieces(self, parts: Iterable[bytes]) -> None:
         # Twisted sets this attribute too: a method would cost each small write a call.
         self.write = self._wait  # type: ignore[method-assign]
         for part in parts:
             self._wait(part)
         if self._pieces is None or not self._pieces.is_paused:
             self.encrypt_waiting()
+
+    def _write(self, data: bytes) -> None:
+        """Encrypt data, which Twisted has joined from small writes, or which is one large write.
+
+        The site of the API writes an answer as a whole.
+        """
+        if len(data) > PIECE_BYTES and self._pieces is not None and not self.disconnecting:
+            self._begin_pieces([data])
+        else:
+            super()._write(data)
 
     def _wait(self, data: bytes) -> None:
         self._waiting.append(data)
@@ -216,6 +241,9 @@ class TlsConnection(BufferingTLSTransport):
         super().registerProducer(producer, streaming)
 
     def unregisterProducer(self) -> None:
+        if self._waiting and self._pieces is not None and self.connected:
+            self._pieces.forget_producer()
+            return
         self._encrypt_all()
         self._pieces = None
         super().unregisterProducer()
