@@ -53,7 +53,7 @@ STATUS_STEPS: Final = 2_000
 """Topics and partitions that one status counts. It continues where the last one stopped."""
 
 STEP_PATTERNS: Final = 10
-"""As many patterns of a selection, for one topic, count as much as a topic: about 5 us."""
+"""The number of patterns of a selection that take as long as a topic: about 5 us."""
 
 SNAPSHOT_STREAMS = 10
 LAYOUT = MapLayout(EntryKind.STREAM, SNAPSHOT_STREAMS, "streams", "a stream")

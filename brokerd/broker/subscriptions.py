@@ -374,9 +374,9 @@ class Subscriptions:
         """Return the chunks of all subscriptions. Once an id was given there is at least one."""
         if self._next_id == 1:
             return []
-        all_of_them = list(self._known.values())  # what a chunk holds of each never changes
-        firsts = range(0, max(1, len(all_of_them)), CHUNK_SUBSCRIPTIONS)
-        return [partial(_chunk, lsn, first, self._next_id, all_of_them) for first in firsts]
+        known = list(self._known.values())  # the fields that a chunk has never change
+        firsts = range(0, max(1, len(known)), CHUNK_SUBSCRIPTIONS)
+        return [partial(_chunk, lsn, first, self._next_id, known) for first in firsts]
 
     def _load(self, lsn: int, fields: dict[str, Any]) -> None:
         self._next_id = max(self._next_id, fields["next_id"])

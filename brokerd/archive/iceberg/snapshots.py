@@ -65,7 +65,7 @@ class History:
         return max(read, delta_version(current)) if current is not None else read
 
     def reach(self, version: int) -> None:
-        """Keep the Delta version of `delta_version`: the last versions may have no files."""
+        """Keep the last Delta version that was read, for `delta_version`. It may have no files."""
         if version > self.delta_version:
             properties = {**self.metadata.properties, DELTA_VERSION: str(version)}
             self.metadata = self.metadata.model_copy(update={"properties": properties})

@@ -36,7 +36,7 @@ PACKED_BYTES_MAX = 1 << 20
 """Longer MessagePack does not fit, because one byte may take 64 bytes of memory as an object."""
 _INT_MIN, _INT_MAX = -(1 << 63), (1 << 63) - 1
 _ROUNDED_MIN, _ROUNDED_MAX = 2.0**53, 2.0**64
-"""Integers from here on are rounded as double; more bits than these no column has."""
+"""Double rounds integers from the first on. Columns of integers end below the second."""
 _TOO_LARGE = Decimal("Infinity")
 """A JSON number beyond double. Infinity as float comes from MessagePack."""
 _KINDS = {

@@ -185,7 +185,7 @@ class _Builder:
 
 
 class _SizeLimit:
-    """Tells values whose messages take much more memory than their bytes.
+    """Detects values whose messages take much more memory than their bytes.
 
     The library reserves memory for all fields of a message, also for absent ones. So this class
     counts fields by the wire format (https://protobuf.dev/programming-guides/encoding/) before the
