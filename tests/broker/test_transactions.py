@@ -10,10 +10,9 @@ import pytest
 from brokerd.broker import BrokerSettings, Congested
 from brokerd.broker.model.topics import TopicSettings
 from brokerd.broker.transactions import (
+    CHANGES_MAX,
     HELD_BYTES_MAX,
-    NEW_TOPICS_MAX,
     OPEN_BYTES,
-    PARTITIONS_MAX,
     RECORD_BYTES,
     Transaction,
 )
@@ -343,34 +342,53 @@ class TestLimits:
         transactions.produce(second, "a", b"x" * KIB, 1)
         assert second.values == {"a": [b"x" * KIB]}
 
-    def test_its_topics_have_so_many_partitions(self) -> None:
+    def test_it_changes_so_many_partitions(self) -> None:
+        """A record in each of 10,000 held the reactor for 80 ms; unchanged ones do not count."""
         house = House()
         transactions = house.broker.transactions
-        for name in "abcdefghij":
-            house.broker.topics.create(name, PARTITIONS_MAX // 10)
-        transaction = begin(house, *[(name, b"1") for name in "abcdefghij"])
-        transactions.produce(transaction, "a", b"2", 1)
-        refused(
-            lambda: transactions.produce(transaction, "k", b"1", 1),
-            LimitExceeded,
-            "may have 10000 partitions together",
-        )
-        assert "k" not in transaction.topics
+        house.broker.topics.create("wide", CHANGES_MAX - 2)
+        house.broker.topics.create("a", 3)
+        transaction = begin(house, *[("wide", b"1")] * CHANGES_MAX, ("a", b"2"), ("a", b"3"))
+        for name in "a", "b":
+            refused(
+                lambda name=name: transactions.produce(transaction, name, b"4", 1),
+                LimitExceeded,
+                "changes at most 1000 partitions",
+            )
+        transactions.produce(transaction, "wide", b"5", 1)
+        assert transaction.topics == ("wide", "a")
+        assert commit(house, transaction) == []
 
-    def test_it_creates_so_many_topics(self) -> None:
-        """10,000 new ones held the reactor for 0.25 s. Topics that exist do not count."""
+    def test_a_new_topic_counts_one_more_than_its_partitions(self) -> None:
+        """A record in each of 10,000 new topics held the reactor for 250 ms."""
         house = House()
         transactions = house.broker.transactions
-        house.broker.topics.create("a", 1)
-        transaction = begin(house, *[(f"t{number}", b"1") for number in range(NEW_TOPICS_MAX)])
+        names = [f"t{number}" for number in range(CHANGES_MAX // 2)]
+        transaction = begin(house, *[(name, b"1") for name in names])
         transactions.produce(transaction, "t0", b"2", 1)
-        transactions.produce(transaction, "a", b"3", 1)
         refused(
             lambda: transactions.produce(transaction, "one more", b"1", 1),
             LimitExceeded,
-            "a transaction creates at most 1000 topics",
+            "a new topic counts one more than it has",
         )
-        assert len(commit(house, transaction)) == NEW_TOPICS_MAX
+        assert commit(house, transaction) == names
+
+    def test_topics_that_were_deleted_since_count_as_new_ones(self) -> None:
+        """The refused commit leaves the transaction open and creates nothing."""
+        house = House()
+        names = [f"t{number}" for number in range(CHANGES_MAX // 2 + 1)]
+        for name in names:
+            house.broker.topics.create(name, 1)
+        transaction = begin(house, *[(name, b"1") for name in names])
+        for name in names:
+            house.broker.topics.delete(name)
+        house.run()
+        refused(lambda: commit(house, transaction), LimitExceeded, "it changes 1002 partitions now")
+        assert transaction.state == "active"
+        assert not list(house.broker.topics.all())
+        house.broker.topics.create("t0", 1)
+        house.broker.topics.create("t1", 1)
+        assert commit(house, transaction) == names[2:]
 
     def test_names_and_limits_of_topics_hold(self) -> None:
         """Also for several new ones at once; a refused commit leaves nothing behind."""
