@@ -232,12 +232,13 @@ def test_clocks_far_ahead_rot_and_losses_are_not_judged(story: Story) -> None:
     assert len(found(story)) == 1
 
 
-def test_a_broker_keeps_the_promise() -> None:
+def test_brokers_keep_the_promise() -> None:
     """Operators and the auditor search. Each kind of change is among the events."""
-    result = run(generate(6))
-    assert result.violations == []
-    searches = [o for o in result.history.operations if isinstance(o, AuditSearch)]
+    results = [run(generate(seed)) for seed in (1, 4, 6)]
+    assert [result.violations for result in results] == [[], [], []]
+    operations = [operation for result in results for operation in result.history.operations]
+    searches = [o for o in operations if isinstance(o, AuditSearch)]
     assert {o.client for o in searches} > {"auditor"}
     assert all(o.answered_us != NEVER for o in searches if o.client == "auditor")
-    rows = {row for o in searches for row in o.rows if row.format == "admin"}
-    assert {row.user for row in rows} >= {"registrar", "auditor", "c4"}
+    users = {row.user for o in searches for row in o.rows if row.format == "admin"}
+    assert users > {"registrar", "auditor"}
