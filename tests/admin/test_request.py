@@ -7,12 +7,14 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from OpenSSL import SSL
 from twisted.internet.protocol import connectionDone
 
 from brokerd.admin.http.request import (
     ALL_BYTES_MAX,
     MAX_BODY_BYTES,
     READ_PAUSE_SECONDS,
+    REQUEST_SECONDS,
     UNAUTHENTICATED_BYTES,
 )
 from brokerd.errors import BrokerdError
@@ -20,6 +22,8 @@ from brokerd.security import WRITE, Access
 from brokerd.security.guard import LoginDone
 from tests.admin.caller import JSON, Caller, Wire, answer_of
 from tests.admin.test_authentication import Allowed, Door, basic
+from tests.test_handshakes import Authorities
+from tests.test_tls_pieces import Pair
 
 RECORDS = "/api/v1/topics/orders/records"
 WRITER = basic("pen") + JSON
@@ -289,3 +293,60 @@ class TestBesideLightRequests:
         channels[0].connectionLost(connectionDone)
         caller.house.pass_time(READ_PAUSE_SECONDS)
         assert reading(wires) == [False, True]
+
+
+@pytest.fixture(scope="module")
+def authorities(tmp_path_factory: pytest.TempPathFactory) -> Authorities:
+    return Authorities(tmp_path_factory.mktemp("request"))
+
+
+@pytest.mark.parametrize(
+    ("head", "status"),
+    [
+        (f"content-length: {MAX_BODY_BYTES + 1}", 413),
+        ("content-length: 2\r\ntransfer-encoding: chunked", 400),
+        ("transfer-encoding: identity", 400),
+        ("content-type: a\x01b\r\ncontent-length: 0", 400),
+    ],
+)
+def test_a_refused_request_ends_the_connection_over_tls_too(
+    authorities: Authorities, head: str, status: int
+) -> None:
+    """A client that read to the end waited for 30 s, and the request could be carried out."""
+    caller = Caller()
+    topics = caller.house.broker.topics
+    topics.create("orders")
+    caller.house.run()
+    channel: Any = caller.site.buildProtocol(None)
+    pair = Pair(authorities, channel)
+    lines = f"DELETE /api/v1/topics/orders HTTP/1.1\r\nhost: here\r\n{JSON}{head}\r\n"
+    for part in (lines, "x-more: 1\r\n", "\r\n", "{}", "\r\n"):
+        pair.client.send(part.encode())
+        pair.tls.dataReceived(pair.client.bio_read(1 << 16))
+        caller.house.run()
+    answer = b"".join(pair.read_all())
+    assert answer.startswith(b"HTTP/1.1 %d " % status)
+    assert answer.count(b"HTTP/1.1") == 1
+    assert pair.client.get_shutdown() & SSL.RECEIVED_SHUTDOWN
+    assert topics.find("orders") is not None
+    assert not pair.socket.disconnected
+    caller.house.pass_time(REQUEST_SECONDS + 1)
+    assert pair.socket.disconnected, "a client that does not close keeps no connection"
+    channel.connectionLost(connectionDone)
+
+
+def test_a_request_whose_body_is_refused_is_not_carried_out() -> None:
+    """The end of the body may come in the read that goes over the limit."""
+    caller = Caller()
+    topics = caller.house.broker.topics
+    topics.create("orders")
+    caller.house.run()
+    channel, wire = caller.connect()
+    head = f"DELETE /api/v1/topics/orders HTTP/1.1\r\nhost: here\r\n{JSON}"
+    channel.dataReceived(f"{head}transfer-encoding: chunked\r\n\r\n".encode())
+    size = MAX_BODY_BYTES + 1
+    channel.dataReceived(b"%x\r\n%s\r\n0\r\n\r\n" % (size, b" " * size))
+    caller.house.run()
+    assert wire.value().startswith(b"HTTP/1.1 413 ")
+    assert wire.value().count(b"HTTP/1.1") == 1
+    assert topics.find("orders") is not None

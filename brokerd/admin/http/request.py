@@ -194,6 +194,8 @@ class BoundedRequest(Request):
 
     def requestReceived(self, command: bytes, path: bytes, version: bytes) -> None:
         """Answer a complete request; refuse a content type that Twisted cannot parse."""
+        if self._refused:
+            return  # the end of its body came in the read that went over the limit
         kind = self.requestHeaders.getRawHeaders(b"content-type", [b""])[-1]
         if kind.decode("latin-1").isprintable():
             super().requestReceived(command, path, version)
@@ -203,9 +205,8 @@ class BoundedRequest(Request):
     def _refuse(self, status: bytes = b"413 Content Too Large") -> None:
         if not self._refused:
             self._refused = True
-            transport: Any = self.channel.transport
-            transport.write(b"HTTP/1.1 %s\r\nconnection: close\r\n\r\n" % status)
-            transport.loseConnection()
+            channel: Any = self.channel
+            channel.refuse(status)
 
 
 class TimedChannel(http.HTTPChannel):
@@ -224,6 +225,9 @@ class TimedChannel(http.HTTPChannel):
 
     def dataReceived(self, data: bytes) -> None:
         """Handle bytes; pause if more of a large body is to come."""
+        transport: Any = self.transport
+        if transport.disconnecting:
+            return  # over TLS, bytes come until the client closes, too
         super().dataReceived(data)
         if self._framing and self.requests and self.requests[-1].has_large_body:
             self.site.body_reads.pause(self)
@@ -239,9 +243,7 @@ class TimedChannel(http.HTTPChannel):
         if name in (b"transfer-encoding", b"content-length"):
             is_known = name == b"content-length" or value.strip().lower() == b"chunked"
             if self._framing or not is_known:
-                transport: Any = self.transport
-                transport.write(b"HTTP/1.1 400 Bad Request\r\nconnection: close\r\n\r\n")
-                transport.loseConnection()
+                self.refuse(b"400 Bad Request")
                 return False
             self._framing = name
         return bool(super().headerReceived(line))
@@ -271,6 +273,17 @@ class TimedChannel(http.HTTPChannel):
         self.site.waiting.pop(self, None)
         if self._deadline is not None and self._deadline.active():
             self._deadline.cancel()
+
+    def refuse(self, status: bytes) -> None:
+        """Answer with a status alone, and end the connection.
+
+        Over TLS the client has to close, too. The deadline bounds that time.
+        """
+        self._stop_deadline()
+        self._start_deadline()
+        transport: Any = self.transport
+        transport.write(b"HTTP/1.1 %s\r\nconnection: close\r\n\r\n" % status)
+        self.loseConnection()  # of the channel: TLS waits until that is no producer any more
 
     def abort(self) -> None:
         """Close now."""
