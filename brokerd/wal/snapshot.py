@@ -279,8 +279,8 @@ class Snapshots:
             self._disk.unlink(temporary)
             raise
         self._durable_names.discard(name)
-        self._doubtful_names.discard(name)
         self._disk.rename(temporary, os.path.join(self._path, name))
+        self._doubtful_names.discard(name)
         self._bad_names.discard(name)
         self._sync_names()
         self._delete_old()

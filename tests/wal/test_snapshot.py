@@ -162,6 +162,18 @@ class TestKeeping:
         assert after.names()[:2] == [f"{400:020d}.snap", f"{200:020d}.snap"]
         assert load(after) == (400, CHUNKS)
 
+    def test_a_doubtful_snapshot_stays_doubtful_if_the_next_one_of_its_name_fails(self) -> None:
+        store, disk = snapshots()
+        for lsn in (100, 200):
+            store.write(lsn, CHUNKS)
+        for call in ("sync_directory", "rename"):
+            disk.fail(call)
+            with pytest.raises(OSError, match="Input/output error"):
+                store.write(300, CHUNKS)
+        assert store.second_newest() == 100
+        store.write(300, CHUNKS)
+        assert store.second_newest() == 200
+
     def test_after_a_start_whose_first_sync_fails_two_new_snapshots_are_needed(self) -> None:
         store, disk = snapshots()
         for lsn in (100, 200):
