@@ -18,7 +18,7 @@ from brokerd.wal.damage.repair_plan import DataPaths, plan_repair
 from brokerd.wal.damage.verify import verify
 from brokerd.wal.deletion.deleted_ranges import LsnRange, deleted_name
 from brokerd.wal.recovery.directory import MISSING_BYTES_MAX, segment_files
-from brokerd.wal.segment import segment_name
+from brokerd.wal.segment import index_name, segment_name
 from brokerd.walformat import SegmentHeader, encode_frame, encode_segment_header
 from simulator.machine.disk import SimDisk
 from simulator.machine.inline import InlinePool
@@ -247,16 +247,22 @@ class TestOddEntries:
         with pytest.raises(DamagedData, match=expected):
             self.start(tmp_path)
 
-    def test_a_directory_that_has_the_name_of_a_record_of_a_deleted_range_stays(
-        self, tmp_path: Path
+    @pytest.mark.parametrize("within", [False, True])
+    def test_directories_with_names_of_a_deleted_range_stay(
+        self, tmp_path: Path, within: bool
     ) -> None:
-        """It is a record like an empty file: only the name counts."""
+        """One is a record like an empty file: only the name counts. The log does not need it if it
+        lies within another one, nor the index of a deleted segment."""
         end = self.log(tmp_path)
         record = tmp_path / deleted_name(LsnRange(8, 16))
         record.mkdir()
+        index = tmp_path / index_name(8)
+        index.mkdir()
+        if within:
+            (tmp_path / deleted_name(LsnRange(8, 24))).touch()
         _, report, _ = self.start(tmp_path, from_lsn=end)
         assert (report.damages, report.next_lsn) == ([], end)
-        assert record.is_dir()
+        assert record.is_dir() and index.is_dir()
         assert not (tmp_path / f"{record.name}.tmp").exists()
 
     def test_a_link_to_a_segment_is_a_segment(self, tmp_path: Path) -> None:

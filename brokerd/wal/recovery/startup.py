@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Collection, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from brokerd.errors import DamagedData
@@ -277,7 +278,8 @@ def clean_up(disk: Disk, path: str, result: Replay) -> None:
                 report.foreign_names.append(name)
     _renew_records(disk, path)
     for name in (*orphan_indexes(disk, path), *redundant_records(disk, path)):
-        disk.unlink(os.path.join(path, name))
+        with suppress(IsADirectoryError):  # not a file of the log
+            disk.unlink(os.path.join(path, name))
     if result.segments:
         last, _ = result.segments[-1]
         if last.position > SEGMENT_HEADER_BYTES:

@@ -127,7 +127,7 @@ class Changes:
         return steps[type(op)]
 
     def _add_removal(self, record: Record, changed: RecordChange) -> None:
-        """Add the events for the possible removal and expiry of the record."""
+        """Add the event for the possible removal of the record."""
         may_us, told = self._removal.removed(record)
         if told is not None:
             span = Span(min(max(may_us, record.stored.first_us), told.span.last_us), EVER_US)
