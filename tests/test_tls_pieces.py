@@ -53,6 +53,9 @@ class Socket(StringTransport):
             self.is_paused = True
             self.producer.pauseProducing()
 
+    def writeSequence(self, data: Iterable[bytes]) -> None:
+        self.write(b"".join(data))
+
     def setTcpNoDelay(self, enabled: bool) -> None:
         pass
 

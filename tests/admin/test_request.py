@@ -23,7 +23,7 @@ from brokerd.security.guard import LoginDone
 from tests.admin.caller import JSON, Caller, Wire, answer_of
 from tests.admin.test_authentication import Allowed, Door, basic
 from tests.test_handshakes import Authorities
-from tests.test_tls_pieces import Pair
+from tests.test_tls_pieces import BUFFER_BYTES, Pair, Socket
 
 RECORDS = "/api/v1/topics/orders/records"
 WRITER = basic("pen") + JSON
@@ -350,3 +350,43 @@ def test_a_request_whose_body_is_refused_is_not_carried_out() -> None:
     assert wire.value().startswith(b"HTTP/1.1 413 ")
     assert wire.value().count(b"HTTP/1.1") == 1
     assert topics.find("orders") is not None
+
+
+PAGE = b"GET /views.js HTTP/1.1\r\nhost: here\r\n\r\n"
+
+
+def test_a_client_that_reads_no_answers_is_not_read_on() -> None:
+    """It filled the memory, without a login. It goes on where it was when it reads."""
+    channel: Any = Caller().site.buildProtocol(None)
+    socket = Socket()
+    channel.makeConnection(socket)
+    channel.dataReceived(PAGE * 100)
+    assert socket.producerState == "paused"
+    socket.resumeProducing()  # as the end of a pause of large bodies does
+    channel.dataReceived(PAGE)
+    assert socket.producerState == "paused"
+    assert socket.most < 2 * BUFFER_BYTES
+    answers = b""
+    while data := socket.take():
+        answers += data
+    assert answers.count(b"HTTP/1.1 200 OK") == 101
+    assert socket.most < 2 * BUFFER_BYTES
+    assert socket.producerState == "producing"
+    channel.connectionLost(connectionDone)
+
+
+def test_a_connection_over_tls_that_closes_after_a_full_buffer_is_read_on(
+    authorities: Authorities,
+) -> None:
+    """It ends with the close_notify of the client, and not at its deadline."""
+    channel: Any = Caller().site.buildProtocol(None)
+    pair = Pair(authorities, channel)
+    pair.client.send(PAGE * 3 + PAGE[:-2] + b"connection: close\r\n\r\n")
+    pair.tls.dataReceived(pair.client.bio_read(1 << 16))
+    assert pair.socket.is_paused
+    assert b"".join(pair.read_all()).count(b"HTTP/1.1 200 OK") == 4
+    assert pair.socket.producerState == "producing"
+    pair.client.shutdown()
+    pair.tls.dataReceived(pair.client.bio_read(1 << 16))
+    assert pair.socket.disconnecting
+    channel.connectionLost(connectionDone)

@@ -229,6 +229,8 @@ class TimedChannel(http.HTTPChannel):
         if transport.disconnecting:
             return  # over TLS, bytes come until the client closes, too
         super().dataReceived(data)
+        if self.paused:
+            transport.pauseProducing()  # the end of a pause of large bodies resumes it
         if self._framing and self.requests and self.requests[-1].has_large_body:
             self.site.body_reads.pause(self)
 
@@ -264,6 +266,29 @@ class TimedChannel(http.HTTPChannel):
         self.site.body_reads.forget(self)
         super().connectionLost(reason)
         self.site.connection_closed(self)
+
+    def pauseProducing(self) -> None:
+        """Read and handle no further request while the client does not read the answers.
+
+        Twisted goes on if the buffer is full before a request is done: answers filled the memory.
+        """
+        super().pauseProducing()
+        self.paused = True
+        transport: Any = self.transport
+        transport.pauseProducing()
+
+    def resumeProducing(self) -> None:
+        """Go on with the requests that have arrived, and read on."""
+        self.paused = False
+        super().resumeProducing()
+        self.dataReceived(b"")
+
+    def loseConnection(self) -> None:
+        transport: Any = self.transport
+        if self.paused and not transport.disconnecting:
+            self.paused = False
+            transport.resumeProducing()  # over TLS, to read that the client closes, too
+        super().loseConnection()
 
     def _start_deadline(self) -> None:
         self.site.waiting[self] = None
