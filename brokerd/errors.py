@@ -27,6 +27,12 @@ def error_text(error: BaseException) -> str:
     return str(error) or type(error).__name__
 
 
+def os_error_text(error: OSError) -> str:
+    """Return the text of an error, which begins with the file's name."""
+    place = f"{error.filename}: " if error.filename else ""
+    return f"{place}{error.strerror or error}"
+
+
 _DEBIAN = {"archive": "brokerd-archive", "spark": "brokerd-archive", "schemas": "brokerd"}
 """The Debian package with the packages of an extra."""
 

@@ -43,7 +43,7 @@ from brokerd.cli.credentials import Credentials, credentials
 from brokerd.cli.options import some
 from brokerd.cli.output import plain, size
 from brokerd.cli.server import NoBroker, Refused, Server, find
-from brokerd.errors import BrokerdError, Denied
+from brokerd.errors import BrokerdError, Denied, os_error_text
 from brokerd.server.config import Config, Setting, load
 from brokerd.server.journald import ERROR, is_journal
 from brokerd.server.process_exit import IN_USE, USAGE
@@ -175,7 +175,7 @@ def command(
         raise
     except OSError as error:
         if as_json:
-            _print_failure(_os_error_text(error))
+            _print_failure(os_error_text(error))
         raise
 
 
@@ -197,7 +197,7 @@ def main() -> None:
     except BrokerdError as error:
         _exit(str(error), USAGE)
     except OSError as error:
-        _exit(_os_error_text(error), USAGE)
+        _exit(os_error_text(error), USAGE)
 
 
 class _Rounds:
@@ -228,7 +228,7 @@ class _Rounds:
         except BrokerdError as error:
             return self._failed(str(error).splitlines())
         except OSError as error:
-            return self._failed([_os_error_text(error)])
+            return self._failed([os_error_text(error)])
         if report.has_committed:
             report.ingest.stop = None  # there is always a segment that is not sealed yet
             notes = _notify_broker(self._job, report, self._login)
@@ -262,12 +262,6 @@ class _Rounds:
 
 def _terminate(number: int, frame: FrameType | None) -> NoReturn:
     raise _Terminated(_TERMINATED)
-
-
-def _os_error_text(error: OSError) -> str:
-    """Return the text of an error, which begins with the file's name."""
-    path = f"{error.filename}: " if error.filename else ""
-    return f"{path}{error.strerror or error}"
 
 
 def _print_failure(problem: str) -> None:

@@ -63,7 +63,6 @@ class Transaction:
         "held_bytes",
         "number",
         "state",
-        "unchanged",
         "values",
         "why",
     )
@@ -80,8 +79,6 @@ class Transaction:
         """Whether its commit raised `Congested`. Then its age does not end it."""
         self.values: dict[str, list[bytes]] = {}
         """Values by topic, in the order in which they came."""
-        self.unchanged: dict[str, int] = {}
-        """Number of partitions by topic that get no record yet, as counted with its records."""
         self.changes = 0
         """Number of changes by a commit, as counted with its records (`CHANGES_MAX`)."""
         self.held_bytes = OPEN_BYTES
@@ -156,14 +153,14 @@ class Transactions:
         """
         transaction.check_active()
         values = transaction.values.get(topic_name)
-        if values is not None:
-            unchanged = transaction.unchanged[topic_name]
-            changes = min(unchanged, 1)
-        elif topic := self._topic(topic_name):
-            unchanged, changes = len(topic.partitions), 1
+        topic = self._topic(topic_name)
+        if topic is not None:
+            changes = int(values is None or len(values) < len(topic.partitions))
+        elif values is not None:
+            changes = 0
         else:
             check_topic_name(topic_name)
-            unchanged, changes = 0, 1 + partitions
+            changes = 1 + partitions
         if transaction.changes + changes > CHANGES_MAX:
             raise LimitExceeded(
                 f"a transaction changes at most {CHANGES_MAX} partitions, and a new topic counts "
@@ -178,7 +175,6 @@ class Transactions:
         self._check_memory(added)
         if values is None:
             values = transaction.values[topic_name] = []
-        transaction.unchanged[topic_name] = max(0, unchanged - 1)
         transaction.changes += changes
         values.append(value)
         transaction.held_bytes += added
@@ -283,7 +279,6 @@ class Transactions:
     def _end(self, transaction: Transaction, state: str) -> None:
         transaction.state = state
         transaction.values = {}
-        transaction.unchanged = {}
         del self._open[transaction]
         self._held_bytes -= transaction.held_bytes
 
@@ -325,10 +320,6 @@ class Transactions:
 
 def _in_turn(topic: Topic, values: list[bytes]) -> Iterator[tuple[Partition, list[bytes]]]:
     """Yield the records of each partition. Records go to the partitions in rotation."""
-    by_partition: dict[Partition, list[bytes]] = {}
-    if len(topic.partitions) == 1:
-        by_partition[topic.partitions[0]] = values
-    else:
-        for value in values:
-            by_partition.setdefault(topic.choose(None), []).append(value)
-    yield from by_partition.items()
+    step = len(topic.partitions)
+    for first, partition in enumerate(topic.rotate(len(values))):
+        yield partition, values[first::step]

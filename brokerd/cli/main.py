@@ -21,7 +21,7 @@ from typing import Any, NoReturn
 import click
 
 from brokerd import __version__
-from brokerd.errors import BrokerdError
+from brokerd.errors import BrokerdError, os_error_text
 
 VERBS = {
     "acl": "brokerd.cli.verbs.access_lists:acl_group",
@@ -148,8 +148,7 @@ def main() -> None:
     except BrokerdError as error:
         _refuse(str(error))
     except OSError as error:
-        place = f"{error.filename}: " if error.filename else ""
-        _refuse(f"{place}{error.strerror or error}")
+        _refuse(os_error_text(error))
 
 
 def _refuse(line: str) -> NoReturn:

@@ -42,15 +42,12 @@ def parse_address(text: str) -> Address:
     bracketed = host.startswith("[") and host.endswith("]")
     host = host[1:-1] if bracketed else host
     unclear = not host or "[" in host or "]" in host or (":" in host) != bracketed
-    port_is_good = port_text.isascii() and port_text.isdigit() and _is_port(port_text)
+    port_is_good = port_text.isascii() and port_text.isdigit()
+    digits = port_text.lstrip("0") or "0"
+    port_is_good = port_is_good and len(digits) <= _PORT_DIGITS_MAX and int(digits) <= _PORT_MAX
     if not colon or unclear or not port_is_good:
         raise AddressError(f"{text!r} is not an address; write host:port, [v6]:port or unix:PATH")
-    return Address(host, int(port_text.lstrip("0") or "0"))
-
-
-def _is_port(digits: str) -> bool:
-    significant = digits.lstrip("0")
-    return len(significant) <= _PORT_DIGITS_MAX and int(significant or "0") <= _PORT_MAX
+    return Address(host, int(digits))
 
 
 def open_socket(address: Address, timeout: float) -> socket.socket:

@@ -332,16 +332,13 @@ class BlipmqClient:
 
         The next call would take the answers that are still to come for its own.
         """
-        is_whole = False
         try:
             yield
-            is_whole = True
         except BlipmqError:
-            is_whole = True
             raise
-        finally:
-            if not is_whole:
-                self.close()
+        except BaseException:
+            self.close()
+            raise
 
     def _next_id(self) -> int:
         self._last_id += 1

@@ -131,7 +131,6 @@ class Exchange(Generic[Asked, Told]):
 
     def _open(self) -> None:
         """Connect and send the greeting. A connection without its greeting is closed."""
-        is_greeted = False
         try:
             self._stream.open()
             self._reader = self._new_reader()
@@ -140,10 +139,9 @@ class Exchange(Generic[Asked, Told]):
                 answers: list[Told] = []
                 self._exchange([greeting], [self._encode(greeting)], answers, 0.0)
                 self._greeted(answers[0])
-            is_greeted = True
-        finally:
-            if not is_greeted:
-                self.close()
+        except BaseException:
+            self.close()
+            raise
 
     def _may_send_again(self, error: OSError, rest: Sequence[Asked]) -> bool:
         """Return whether unanswered requests may be sent again."""

@@ -240,14 +240,15 @@ class FlymqClient(FlymqAdmin, FlymqGroups, FlymqLater, FlymqSchemas):
         """
         check_text(user=user, password=password)
         request = Auth(user, password)
-        before, is_in = self._login, False
+        before = self._login
         if before is not None:
             self._login = request
         try:
             answer = self._call(request, LoggedIn)
-            is_in = True
-        finally:
-            self._login = request if is_in else before
+        except BaseException:
+            self._login = before
+            raise
+        self._login = request
         return answer
 
     def change_password(self, user: str, password: str, old_password: str = "") -> None:

@@ -21,7 +21,7 @@ from typing import Any, Final, NamedTuple
 from argon2.exceptions import Argon2Error, VerifyMismatchError
 from argon2.low_level import Type, hash_secret, verify_secret
 
-from brokerd.errors import BrokerdError, LimitExceeded, LoginThrottled
+from brokerd.errors import BrokerdError, LimitExceeded, LoginThrottled, error_text
 from brokerd.worker_pool import Submit, run_inline
 
 MEMORY_KIB: Final = 19 * 1024
@@ -164,8 +164,8 @@ class Passwords:
             if error is None:
                 done(result, None)
             else:
-                what = str(error) or type(error).__name__
-                done(None, LimitExceeded(f"passwords cannot be checked now: {what}; try again"))
+                what = f"passwords cannot be checked now: {error_text(error)}; try again"
+                done(None, LimitExceeded(what))
                 if not isinstance(error, Argon2Error | MemoryError):
                     raise error
         finally:

@@ -34,7 +34,7 @@ from twisted.python.failure import Failure
 from brokerd.admin.conditions import Condition
 from brokerd.admin.health import Health, Phase
 from brokerd.admin.http.routing import Api
-from brokerd.errors import BrokerdError, DirectoryLocked, NewerFormat, StorageFailed
+from brokerd.errors import BrokerdError, DirectoryLocked, NewerFormat, StorageFailed, os_error_text
 from brokerd.server.bounded_call import bounded_call
 from brokerd.server.config import Config
 from brokerd.server.endpoints import address_text
@@ -248,7 +248,7 @@ class BrokerdService(Service):
                 self._log.failure("the start failed", cause, event_id="start-failed")
             self._give_up(exit_code(error), str(error))
         except OSError as error:
-            self._give_up(exit_code(error), _os_error_text(error))
+            self._give_up(exit_code(error), _with_advice(error))
         except MemoryError as error:
             self._give_up(exit_code(error), "memory ran out during the start")
         except Exception as error:  # a bug: the traceback goes to the log
@@ -290,7 +290,7 @@ class BrokerdService(Service):
             for directory in (path, path.parent, *(one.parent for one in made[1:])):
                 _sync_directory(directory)
         except OSError as error:
-            line = f"cannot make the data directory: {_os_error_text(error)}"
+            line = f"cannot make the data directory: {_with_advice(error)}"
             raise StartFailed(USAGE, line) from error
 
     async def _listen(self, listener: Listener) -> None:
@@ -513,7 +513,6 @@ _ADVICE = {
 }
 
 
-def _os_error_text(error: OSError) -> str:
-    place = f"{error.filename}: " if error.filename else ""
+def _with_advice(error: OSError) -> str:
     advice = _ADVICE.get(error.errno or 0)
-    return f"{place}{error.strerror or error}" + (f"; {advice}" if advice else "")
+    return os_error_text(error) + (f"; {advice}" if advice else "")

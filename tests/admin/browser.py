@@ -7,9 +7,13 @@ import shutil
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
+
+from benchmarks.process import BrokerProcess
+from brokerd.client.mamamia import MamamiaClient
 
 SECONDS = 120
 """A limit for a busy machine. Waits end as soon as they can."""
@@ -100,3 +104,28 @@ class Console:
         self.page.get_by_role("dialog").wait_for(state="detached")
         self.page.locator("#notice:not(:empty)").wait_for()
         return str(self.page.locator("#notice").inner_text())
+
+
+@contextmanager
+def console_without_retries(directory: Path) -> Iterator[tuple[Console, MamamiaClient]]:
+    """Start a broker whose messages are dead after one failure; yield its console and a client."""
+    with (
+        BrokerProcess(
+            directory / "data",
+            directory / "log",
+            settings=["groups.max_attempts=1"],
+            formats=("mamamia",),
+        ) as broker,
+        browser_of() as browser,
+    ):
+        broker.start()
+        with MamamiaClient(broker.address) as client:
+            yield Console(browser, broker.admin), client
+
+
+def leave_dead_letters(client: MamamiaClient) -> None:
+    """Fail two messages of the group ``workers`` in the topic ``orders``, for two reasons."""
+    for reason in ("no stock", "no address"):
+        leased = client.acquire("orders", "workers", "w1")
+        assert leased is not None
+        client.settle("orders", "workers", leased.id, "w1", False, reason=reason)

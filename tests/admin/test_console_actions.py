@@ -8,9 +8,8 @@ from urllib.error import HTTPError
 
 import pytest
 
-from benchmarks.process import BrokerProcess
 from brokerd.client.mamamia import BatchSettle, MamamiaClient
-from tests.admin.browser import CHROMIUM, Console, browser_of
+from tests.admin.browser import CHROMIUM, Console, console_without_retries, leave_dead_letters
 
 pytestmark = [
     pytest.mark.slow,
@@ -32,27 +31,12 @@ class Workshop(NamedTuple):
 @pytest.fixture(scope="module")
 def workshop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workshop]:
     """A topic with six records; its group has two dead letters and a lease."""
-    directory = tmp_path_factory.mktemp("actions")
-    with (
-        BrokerProcess(
-            directory / "data",
-            directory / "log",
-            settings=["groups.max_attempts=1"],
-            formats=("mamamia",),
-        ) as broker,
-        browser_of() as browser,
-    ):
-        broker.start()
-        console = Console(browser, broker.admin)
+    with console_without_retries(tmp_path_factory.mktemp("actions")) as (console, client):
         records = [{"value": f"order {number}"} for number in range(6)]
         console.post("topics/orders/records", {"records": records})
-        with MamamiaClient(broker.address) as client:
-            for reason in ("no stock", "no address"):
-                leased = client.acquire("orders", "workers", "w1")
-                assert leased is not None
-                client.settle("orders", "workers", leased.id, "w1", False, reason=reason)
-            client.acquire("orders", "workers", "w2", 3_600)
-            yield Workshop(console, client)
+        leave_dead_letters(client)
+        client.acquire("orders", "workers", "w2", 3_600)
+        yield Workshop(console, client)
 
 
 def test_a_topic_is_created_changed_and_deleted(workshop: Workshop) -> None:

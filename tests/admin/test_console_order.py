@@ -7,9 +7,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from benchmarks.process import BrokerProcess
-from brokerd.client.mamamia import MamamiaClient
-from tests.admin.browser import CHROMIUM, Console, browser_of
+from tests.admin.browser import CHROMIUM, Console, console_without_retries, leave_dead_letters
 
 pytestmark = [
     pytest.mark.slow,
@@ -24,27 +22,12 @@ GROUP = "topics/orders/groups/workers"
 @pytest.fixture(scope="module")
 def console(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Console]:
     """A topic of two partitions; its group has two dead letters."""
-    directory = tmp_path_factory.mktemp("order")
-    with (
-        BrokerProcess(
-            directory / "data",
-            directory / "log",
-            settings=["groups.max_attempts=1"],
-            formats=("mamamia",),
-        ) as broker,
-        browser_of() as browser,
-    ):
-        broker.start()
-        console = Console(browser, broker.admin)
+    with console_without_retries(tmp_path_factory.mktemp("order")) as (console, client):
         console.post("topics", {"name": "orders", "partitions": 2})
         for partition in (0, 1):
             records = [{"value": f"in {partition}", "partition": partition}] * 6
             console.post("topics/orders/records", {"records": records})
-        with MamamiaClient(broker.address) as client:
-            for reason in ("no stock", "no address"):
-                leased = client.acquire("orders", "workers", "w1")
-                assert leased is not None
-                client.settle("orders", "workers", leased.id, "w1", False, reason=reason)
+        leave_dead_letters(client)
         yield console
 
 

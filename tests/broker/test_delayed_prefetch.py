@@ -14,7 +14,7 @@ from brokerd.broker.model.topics import Topic
 from brokerd.wal import WalOptions
 from tests.broker.desk import SECOND_US
 from tests.broker.test_schedule import in_an_hour, later, values
-from tests.broker.test_state import entries, is_records, rot
+from tests.broker.test_state import after_damage, is_records
 from tests.house import House
 
 KIB = 1024
@@ -181,12 +181,7 @@ def test_a_damaged_message_hinders_no_other() -> None:
     for number in range(5):
         later(house, b"%d" % number, 30.0)
         house.run()
-    house.pass_time(0.5)
-    house.disk.crash()
-    hit = is_records(2, 1)
-    [(name, _, entry)] = [place for place in entries(house) if hit(place[2].entry)]
-    rot(house, name, entry.position + 48)
-    house = house.again()
+    house = after_damage(house, is_records(2, 1))
     house.pass_time(31.0, step=0.5)
     assert house.broker.status()["reads_from_disk"] == 1
     assert values(house) == [b"0", b"2", b"3", b"4"]

@@ -17,7 +17,7 @@ from brokerd.groups import GroupSettings
 from brokerd.values import Encoding, Format, Record
 from brokerd.wal import WalOptions
 from tests.broker.desk import SECOND_US, acknowledged
-from tests.broker.test_state import entries, is_records, rot
+from tests.broker.test_state import after_damage, entries, is_records, rot
 from tests.house import House
 
 KIB = 1024
@@ -501,12 +501,7 @@ class TestTrouble:
         for number in range(3):
             later(house, b"%d" % number, 60.0)
             house.run()
-        house.pass_time(0.5)
-        house.disk.crash()
-        hit = is_records(2, 1)
-        [(name, _, entry)] = [place for place in entries(house) if hit(place[2].entry)]
-        rot(house, name, entry.position + 48)
-        house = house.again()
+        house = after_damage(house, is_records(2, 1))
         with capturedLogs() as events:
             in_an_hour(house, 60.0 + 2 * TRIM_SECONDS)
         assert values(house) == [b"0", b"2"]
@@ -521,12 +516,7 @@ class TestTrouble:
     def test_a_message_that_is_cancelled_while_it_is_read_is_not_lost(self) -> None:
         house = House(settings=FORGETFUL)
         later(house, b"0", 60.0)
-        house.pass_time(0.5)
-        house.disk.crash()
-        hit = is_records(2, 0)
-        [(name, _, entry)] = [place for place in entries(house) if hit(place[2].entry)]
-        rot(house, name, entry.position + 48)
-        house = house.again()
+        house = after_damage(house, is_records(2, 0))
         house.pass_time(59.0, step=0.5)
         while not house.broker.status()["reads_from_disk"]:
             house.turn()

@@ -7,8 +7,8 @@ due in the next `AHEAD_US`. A thread reads them in the order of the log. Where m
 lie close together, one read brings up to a megabyte. A message that does not arrive in time is read
 when it is due.
 
-Memory: `HELD_BYTES`. A message counts with its own bytes and `MESSAGE_BYTES`. And a planned scan
-for each schedule.
+Memory: `HELD_BYTES`, and one planned scan for each schedule. A message counts with its own bytes
+and `MESSAGE_BYTES`.
 """
 
 from __future__ import annotations

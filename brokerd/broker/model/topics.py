@@ -757,6 +757,15 @@ class Topic:
         self._next_partition = (following + 1) % len(partitions)
         return partitions[following]
 
+    def rotate(self, count: int) -> list[Partition]:
+        """Return the partitions of ``count`` records without a key, the next one in rotation first.
+
+        Each is listed once. If there are more records, they begin with the first one again.
+        """
+        partitions, following = self.partitions, self._next_partition
+        self._next_partition = (following + count) % len(partitions)
+        return (partitions[following:] + partitions[:following])[:count]
+
     def partition(self, index: int) -> Partition:
         if 0 <= index < len(self.partitions):
             return self.partitions[index]

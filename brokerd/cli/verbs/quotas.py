@@ -14,7 +14,8 @@ DEFAULT, DEFAULT_NAME = "default", "*"
 KINDS = (DEFAULT, "listener", "address", "account")
 """The kinds of quotas."""
 _UNITS = {"k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
-DIGITS_MAX = 18
+_DIGITS_MAX = 18
+"""The largest number of digits. All such numbers have less than 64 bits."""
 _KIND = click.argument("kind", type=click.Choice(KINDS))
 _NAME = click.argument("name", default="")
 
@@ -94,6 +95,6 @@ def _number(option: str, text: str) -> int:
     """Return a number, which may end in K, M or G."""
     unit = _UNITS.get(text[-1:].lower(), 1)
     digits = text[:-1] if unit > 1 else text
-    if not digits.isdecimal() or len(digits) > DIGITS_MAX:
+    if not digits.isdecimal() or len(digits) > _DIGITS_MAX:
         raise click.UsageError(f"{option}: not a number: {text[:40]!r}; for example 500 or 10M")
     return int(digits) * unit
