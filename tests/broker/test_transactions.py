@@ -83,6 +83,22 @@ class TestCommit:
         house.run()
         assert contents(house, "new") == [[b"x"], [b"y"]]
 
+    def test_the_rotation_goes_on_with_the_next_record(self) -> None:
+        """Whether a transaction or another request appends it."""
+        house = House()
+        house.broker.topics.create("t", 4)
+        for lot in (b"abc", b"defghi", b"j"):
+            commit(house, begin(house, *[("t", bytes([value])) for value in lot]))
+            house.run()
+        house.broker.appender.produce(house.broker.topics.existing("t").choose(None), b"k")
+        house.run()
+        assert contents(house, "t") == [
+            [b"a", b"e", b"i"],
+            [b"b", b"f", b"j"],
+            [b"c", b"g", b"k"],
+            [b"d", b"h"],
+        ]
+
     def test_an_empty_one_is_committed_too(self) -> None:
         house = House()
         transaction = begin(house)
