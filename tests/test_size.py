@@ -140,7 +140,7 @@ class TestHoles:
         self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
         """On the store alone and over the wire; nothing is left."""
-        options = ["--json", "--scale=0.0002", "--seconds=0.2", "--rounds=1"]
+        options = ["--json", "--scale=0.0002", "--seconds=0.1", "--rounds=1"]
         code = holes.main([*options, f"--directory={tmp_path}"])
         out = capsys.readouterr()
         assert code == 0, out.err

@@ -82,8 +82,14 @@ def is_full(error: OSError) -> bool:
     return error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
-def write_atomically(disk: Disk, directory: str, name: str, parts: Iterable[bytes]) -> None:
-    """Write a file whole or not at all: temporary name, sync, rename, directory sync."""
+def write_atomically(
+    disk: Disk, directory: str, name: str, parts: Iterable[bytes], *, sync_name: bool = True
+) -> None:
+    """Write a file whole or not at all: temporary name, sync, rename, directory sync.
+
+    Without ``sync_name``, the directory is not synced: a loss of power may take the new name.
+    Raises OSError.
+    """
     path = os.path.join(directory, name)
     temporary = path + ".tmp"
     if name + ".tmp" in disk.list(directory):
@@ -101,7 +107,8 @@ def write_atomically(disk: Disk, directory: str, name: str, parts: Iterable[byte
         raise
     file.close()
     disk.rename(temporary, path)
-    disk.sync_directory(directory)
+    if sync_name:
+        disk.sync_directory(directory)
 
 
 class RealFile:

@@ -77,13 +77,17 @@ def _read_directory(disk: Disk, path: str, name: str) -> tuple[IndexHeader, byte
 
 
 def write_index(disk: Disk, path: str, segment: Segment) -> OSError | None:
-    """Write the index file of a complete segment. Returns the error if that fails."""
+    """Write the index file of a complete segment. Returns the error if that fails.
+
+    The directory is not synced, since a start makes a lost index again. A failed sync may also have
+    covered the name of a new segment, and the error would not reach its commit.
+    """
     assert segment.memory_index is not None, "a segment without its index in memory has its file"
     data = segment.memory_index.encode(
         segment.header.segment_id, segment.first_lsn, segment.end_lsn
     )
     try:
-        write_atomically(disk, path, index_name(segment.first_lsn), [data])
+        write_atomically(disk, path, index_name(segment.first_lsn), [data], sync_name=False)
     except OSError as error:
         return error
     return None

@@ -636,6 +636,17 @@ class TestFailures:
         assert len(rig.fatal) == 1
         assert rig.files() == names
 
+    def test_a_failed_sync_after_the_deletion_is_fatal(self) -> None:
+        """It may have covered the name of a new segment."""
+        rig = log()
+        removables = rig.wal.deleter.plan_removal(KEEP_ENDS, {1, 2}, LSN_MAX).run()
+        told: list[tuple[int, Exception | None]] = []
+        rig.disk.fail("sync_directory", nth=2)
+        rig.wal.deleter.delete(removables, lambda count, error: told.append((count, error)))
+        rig.run()
+        assert len(rig.fatal) == 1
+        assert [(count, type(error)) for count, error in told] == [(len(removables), OSError)]
+
     def test_a_record_whose_sync_failed_is_written_again_by_the_next_start(self) -> None:
         """The second sync of the directory would succeed, and leave the record out."""
         rig = log()

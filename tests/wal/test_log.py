@@ -336,6 +336,19 @@ class TestFailures:
         rig.run()
         assert rig.durable == [] and len(rig.fatal) == 1
 
+    def test_the_index_of_a_segment_takes_no_failed_sync_of_the_directory_from_a_commit(
+        self,
+    ) -> None:
+        """The sync may cover the name of a new segment; only its commit can make that known."""
+        rig = Rig()
+        rig.put(records(0))
+        rig.wal.seal()
+        rig.disk.fail("sync_directory")
+        rig.run()
+        assert len(rig.files(".idx")) == 1 and rig.fatal == []
+        rig.put(records(1))
+        assert rig.durable == [1] and len(rig.fatal) == 1
+
     def test_a_frame_that_cannot_be_encoded_stops_the_log_and_does_not_hang_it(self) -> None:
         for entry in (records(0)._replace(partition=-1), records(0)._replace(kind=300)):
             rig = Rig()

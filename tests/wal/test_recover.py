@@ -159,6 +159,14 @@ class TestReplay:
             assert after.entries() == again.entries()
             assert after.report.damages == []
 
+    def test_a_full_disk_at_the_sync_of_a_name_at_the_start_is_not_swallowed(self) -> None:
+        rig = Rig()
+        rig.put(records(0))
+        rig.disk.kill()
+        rig.disk.fail("sync_directory", error=errno.ENOSPC)
+        with pytest.raises(OSError, match="No space"):
+            Rig(rig.disk, seed=2)
+
     def test_a_failed_sync_at_the_start_is_not_swallowed(self) -> None:
         disk, _, _ = small_log()
         disk.fail("sync")

@@ -177,8 +177,14 @@ class SegmentDeleter:
         self, left: deque[RemovableSegment], finish: Callable[[Exception | None], None]
     ) -> None:
         """Delete one segment. The catalog removes it first, so that new reads do not use it."""
+
+        def cleaned_up(result: OSError | None, error: Exception | None) -> None:
+            if error is not None:
+                self._failed("deleting segments failed", error)
+            finish(error or result)
+
         if not left or self.stopped:
-            self._background.submit(self._clean_up, lambda _, error: finish(error))
+            self._background.submit(self._clean_up, cleaned_up)
             return
         removable = left.popleft()
         self._catalog.remove(removable.segment, removable.partitions)
@@ -216,9 +222,16 @@ class SegmentDeleter:
             for name in (index_name(segment.first_lsn), segment.name):
                 self._disk.unlink(os.path.join(self._path, name))
 
-    def _clean_up(self) -> None:
-        """Delete the replaced records, now that the wider ones are durable."""
+    def _clean_up(self) -> OSError | None:
+        """Delete the replaced records, now that the wider ones are durable.
+
+        Returns the error if one could not be deleted.
+        """
         replaced, self._replaced = self._replaced, []
-        for name in replaced:
-            self._disk.unlink(os.path.join(self._path, name))
+        try:
+            for name in replaced:
+                self._disk.unlink(os.path.join(self._path, name))
+        except OSError as error:
+            return error
         self._disk.sync_directory(self._path)
+        return None

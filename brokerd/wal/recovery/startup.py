@@ -347,11 +347,12 @@ def _rewrite_tail(disk: Disk, path: str, last: Segment, synced: int) -> int:
     if synced == 0:
         end = min(last.position, file.size())
         try:
-            write_atomically(disk, path, last.name, _pieces(file, end))
+            write_atomically(disk, path, last.name, _pieces(file, end), sync_name=False)
         except OSError as error:
             if not is_full(error):
                 raise
         else:
+            disk.sync_directory(path)
             return end
     start = max(synced, SEGMENT_HEADER_BYTES)
     end = max(start, min(last.position, file.size()))
