@@ -38,6 +38,20 @@ def a_bound_above_a_failure(story: Story, wrong: bool) -> None:
     publish(story, 1)
 
 
+@breaks("P5-bound")
+def a_bound_above_a_record_that_was_compacted_twice(story: Story, wrong: bool) -> None:
+    """The group passes over it, then an older copy of the archive brings it back."""
+    story.produce(Message(b"a", key=b"k"), Message(b"b", key=b"k"), at=(0, 1))
+    if not wrong:
+        story.history.compacted.append(Compacted(story.now_us, "t", 0, 0))
+    story.acquire((1, b"b"))
+    publish(story, 0)
+    story.settle(1)
+    publish(story, 2)
+    story.wait(1_000)
+    story.history.compacted.append(Compacted(story.now_us, "t", 0, 0))
+
+
 @breaks("P1-kept")
 def a_compacted_record_takes_no_other_with_it(story: Story, wrong: bool) -> None:
     story.produce(Message(b"a", key=b"k"), Message(b"b", key=b"k"), at=(0, 1))

@@ -66,10 +66,15 @@ class Removal:
                     self._tell(op, op.topic, partition, start)
             elif isinstance(op, Position) and op.succeeded and op.mode == "earliest":
                 self._tell(op, op.topic, op.partition, op.offset)
+        latest_first = history.compacted[::-1]
         self._compacted = {
-            (one.topic, Place(one.partition, one.offset)): one.at_us for one in history.compacted
+            (one.topic, Place(one.partition, one.offset)): one.at_us for one in latest_first
         }
-        self._compacts = {one.topic: one.at_us for one in reversed(history.compacted)}
+        """When a record was compacted for the first time.
+
+        An older copy of the archive brings it back, and the next rollup compacts it again.
+        """
+        self._compacts = {one.topic: one.at_us for one in latest_first}
         """When a topic was compacted for the first time."""
         self._sent = {topic: self._sizes(topic) for topic in {p.topic for p in records.produces}}
         for changes in self._changes.values():
@@ -98,7 +103,7 @@ class Removal:
     def expires(self, record: Record) -> Span:
         """Return when the record expires: EVER_US for never or unknown.
 
-        A compacted record counts as expired from its compaction on.
+        A compacted record counts as expired from its first compaction on.
         """
         span = self._expiries.get(record)
         if span is None:
@@ -111,7 +116,7 @@ class Removal:
         return span
 
     def compacted_us(self, record: Record) -> int:
-        """Return when compaction removed the record; EVER_US for never."""
+        """Return when compaction first removed the record; EVER_US for never."""
         return self._compacted.get((record.topic, record.place), EVER_US)
 
     def _expires_as_any(self, record: Record) -> list[Span]:
