@@ -7,7 +7,6 @@ import os
 from collections.abc import Iterator
 
 from brokerd.broker import Broker, GroupPartition, Topic
-from brokerd.groups.packed import pack
 from brokerd.server.assembly import broker_settings
 from brokerd.server.config import Config
 from brokerd.wal import WalOptions
@@ -91,13 +90,10 @@ def _group_partition(group_partition: GroupPartition) -> str:
 
 
 def _token(group_partition: GroupPartition) -> int:
-    """Return the token of the latest grant; of an unused group partition, the token base.
+    """Return the token of the latest grant, or the token base if that is higher.
 
     A start leaves unused group partitions of a snapshot out, and makes them anew: they begin at the
-    token base of that time, which may be higher (`GroupPartition.is_unused`).
+    token base of that time, which may be higher (`GroupPartition.is_unused`). Later events, such as
+    new settings, find a used group partition in one reading and an unused one in the other.
     """
-    packed = pack(group_partition.store)
-    new = GroupPartition(group_partition.group, group_partition.partition)
-    if packed is not None and new.is_unused(packed):
-        return new.last_token
-    return group_partition.store.last_token
+    return max(group_partition.store.last_token, group_partition.group.stores.token_base)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
+
 from brokerd.codecs import mamamia as mm
+from brokerd.groups import GroupSettings
 from simulator.directory.state_text import state_of, without_snapshots
 from tests.simulator.test_machine import CONFIG, Room, produce
 
@@ -36,8 +39,12 @@ def test_snapshot_and_log_tell_the_same() -> None:
     assert "1: (1, 1)" in quick[2], "one grant, one failure"
 
 
-def test_tokens_of_unused_group_partitions_do_not_count() -> None:
-    """A start from a snapshot makes them anew, with the tokens of groups deleted meanwhile."""
+@pytest.mark.parametrize("is_configured", [False, True])
+def test_tokens_of_unused_group_partitions_do_not_count(is_configured: bool) -> None:
+    """A start from a snapshot makes them anew, with the tokens of groups deleted meanwhile.
+
+    Also if they get an event after that start.
+    """
     room = Room()
     room.boot()
     core = room.machine.core
@@ -51,6 +58,12 @@ def test_tokens_of_unused_group_partitions_do_not_count() -> None:
     core.broker.topics.delete("old")
     room.machine.stop()
     room.run(lambda: not room.machine.is_up)
+    if is_configured:
+        room.boot()
+        core = room.machine.core
+        assert core is not None
+        core.broker.groups.configure("orders", "g", GroupSettings(max_attempts=3))
+        room.machine.kill()
     quick = state_of(room.disk, CONFIG)
     assert state_of(without_snapshots(room.disk), CONFIG) == quick
     tokens = [line.split(" leases ")[0] for line in quick if line.startswith("  'g'")]
