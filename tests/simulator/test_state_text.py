@@ -63,7 +63,8 @@ def test_tokens_of_unused_group_partitions_do_not_count(is_configured: bool) -> 
         core = room.machine.core
         assert core is not None
         core.broker.groups.configure("orders", "g", GroupSettings(max_attempts=3))
-        room.machine.kill()
+        room.machine.stop()
+        room.run(lambda: not room.machine.is_up)
     quick = state_of(room.disk, CONFIG)
     assert state_of(without_snapshots(room.disk), CONFIG) == quick
     tokens = [line.split(" leases ")[0] for line in quick if line.startswith("  'g'")]
