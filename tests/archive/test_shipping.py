@@ -13,6 +13,7 @@ from textwrap import dedent
 
 import pytest
 
+import brokerd
 from brokerd import __version__
 from brokerd.archive.cluster.shipping import (
     Package,
@@ -27,6 +28,8 @@ from brokerd.server.sections import FORMATS
 cloudpickle = pytest.importorskip("pyspark.cloudpickle", reason="needs pyspark")
 
 ROOT = Path(__file__).resolve().parents[2]
+INSTALLED = Path(brokerd.__file__).parent
+"""The brokerd under test: of the working copy, or of a compiled wheel."""
 
 
 def run_python(script: str, *arguments: str) -> str:
@@ -108,7 +111,7 @@ def test_a_task_of_another_brokerd_is_refused() -> None:
     result, text = portable_task(neg, other)(b"no pickle")
     assert result is None
     assert f"an executor runs brokerd {__version__} (" in text
-    assert f"of {ROOT}/brokerd, the driver 0.0.9 (feedfeed): remove the former from" in text
+    assert f"of {INSTALLED}, the driver 0.0.9 (feedfeed): remove the former from" in text
 
 
 def test_a_library_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -154,11 +157,11 @@ def test_a_brokerd_of_earlier_is_told(
         """
         import pickle, sys
         sys.meta_path = [one for one in sys.meta_path if "editable" not in repr(one)]
-        sys.path[:] = [sys.argv[1], *(one for one in sys.path if one != sys.argv[3])]
+        sys.path[:] = [sys.argv[1], *(one for one in sys.path if one not in sys.argv[3:])]
         with open(sys.argv[2], "rb") as task:
             print(pickle.load(task)(b""))
         """,
-        *(str(tmp_path / "old"), str(task), str(ROOT)),
+        *(str(tmp_path / "old"), str(task), str(ROOT), str(INSTALLED.parent)),
     )
     assert said.startswith(f'(None, "{expected}')
 

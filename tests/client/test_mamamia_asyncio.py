@@ -315,7 +315,9 @@ import sys
 class OnlyMsgpack:
     def find_spec(self, name, path=None, target=None):
         top = name.partition(".")[0]
-        if top not in sys.stdlib_module_names and top not in ("brokerd", "msgpack"):
+        # A compiled wheel keeps the code of its modules in brokerd__mypyc.
+        ours = ("brokerd", "brokerd__mypyc")
+        if top not in sys.stdlib_module_names and top not in (*ours, "msgpack"):
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 
 sys.meta_path.insert(0, OnlyMsgpack())

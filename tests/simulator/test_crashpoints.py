@@ -8,14 +8,14 @@ from functools import partial
 from typing import Any
 
 import pytest
+from greenlet import getcurrent, greenlet
 
 from brokerd.backup import restore
-from brokerd.wal import Snapshots, log
+from brokerd.wal import Snapshots
 from brokerd.wal.damage.log_scan import scan_log
 from brokerd.wal.read.scanner import ScanFrame
 from brokerd.wal.recovery import startup
 from brokerd.wal.write import sealer
-from brokerd.wal.write.commit import SegmentWrite
 from brokerd.walformat import EntryKind, EventKind, decode_group_events
 from simulator.crashpoints import __main__ as command
 from simulator.crashpoints import archive, backup, changes
@@ -56,6 +56,7 @@ from simulator.history.operations import (
 from simulator.machine.bare import STATE_DIR, WAL_DIR
 from simulator.machine.crash import CrashModel
 from simulator.machine.disk import SimDisk, SimFile
+from simulator.machine.inline import InlinePool
 from simulator.machine.threads import SimThreads
 from simulator.run import run
 from tests.simulator.processes import said_with_two_hash_seeds
@@ -249,56 +250,84 @@ def test_clients_are_left_without_answers_and_nobody_knows_what_became_of_them()
 # -- planted lies ----------------------------------------------------------------------------------
 
 
+original_submit = SimThreads.submit
+
+
+def is_commit(work: Any) -> bool:
+    """Return whether a job writes a commit. A compiled closure is an object of a class."""
+    name = getattr(work, "__qualname__", type(work).__name__)
+    return "_start_commit" in name
+
+
 def hasty_submit(self: SimThreads, work: Any, done: Any) -> None:
     """Says that a commit is done before it is."""
-    if getattr(work, "__qualname__", "").startswith("Wal._start_commit"):
+    if is_commit(work):
         self._process.call_after(0, done, 0.0, None)
         original_submit(self, work, lambda result, error: None)
     else:
         original_submit(self, work, done)
 
 
-original_submit = SimThreads.submit
+def leave_unsynced(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make commits without the fdatasync of segments."""
+    committing = _note_commits(monkeypatch)
+    sync = SimFile.sync
+
+    def sync_but_commits(self: SimFile) -> None:
+        if getcurrent() not in committing:
+            sync(self)
+
+    monkeypatch.setattr(SimFile, "sync", sync_but_commits)
 
 
-def write_unsynced(
-    disk: SimDisk, path: str, writes: list[SegmentWrite], sync: bool, seconds: Callable[[], float]
-) -> float:
-    """A commit without its fdatasync."""
-    for write in writes:
-        write.file.pwrite(write.data, write.position)
-        if write.spare is not None:
-            write.file.sync()
-            disk.rename(os.path.join(path, write.spare), os.path.join(path, write.name))
-            disk.sync_directory(path)
-    return 0.0
+def leave_nameless(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make commits that forget the directory's fsync."""
+    committing = _note_commits(monkeypatch)
+    sync_directory = SimDisk.sync_directory
+
+    def sync_but_commits(self: SimDisk, directory: str) -> None:
+        if getcurrent() not in committing:
+            sync_directory(self, directory)
+
+    monkeypatch.setattr(SimDisk, "sync_directory", sync_but_commits)
 
 
-def write_nameless(
-    disk: SimDisk, path: str, writes: list[SegmentWrite], sync: bool, seconds: Callable[[], float]
-) -> float:
-    """A commit that forgets the directory's fsync."""
-    for write in writes:
-        write.file.pwrite(write.data, write.position)
-        write.file.sync()
-        if write.spare is not None:
-            disk.rename(os.path.join(path, write.spare), os.path.join(path, write.name))
-    return 0.0
+def _note_commits(monkeypatch: pytest.MonkeyPatch) -> set[greenlet]:
+    """Return the set of the simulated threads that write a commit at the moment."""
+    committing: set[greenlet] = set()
+
+    def noted(work: Callable[[], object]) -> object:
+        committing.add(getcurrent())
+        try:
+            return work()
+        finally:
+            committing.discard(getcurrent())
+
+    for threads in (SimThreads, InlinePool):
+        submit = threads.submit
+
+        def submit_noted(self: Any, work: Any, done: Any, submit: Any = submit) -> None:
+            submit(self, partial(noted, work) if is_commit(work) else work, done)
+
+        monkeypatch.setattr(threads, "submit", submit_noted)
+    return committing
 
 
 def test_an_answer_before_the_commit_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(SimThreads, "submit", hasty_submit)
-    outcome = slice_of("broker", EVERY, CrashModel.DROP)
+    outcome = slice_of("broker", EVERY // 2, CrashModel.DROP)
     assert outcome.losses > 3, texts(outcome)
 
 
 @pytest.mark.parametrize("workload", WORKLOADS)
-@pytest.mark.parametrize("write", [write_unsynced, write_nameless])
+@pytest.mark.parametrize("plant", [leave_unsynced, leave_nameless])
 def test_a_commit_that_does_not_sync_is_found(
-    workload: str, write: Callable[..., float], monkeypatch: pytest.MonkeyPatch
+    workload: str,
+    plant: Callable[[pytest.MonkeyPatch], None],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Neither the data nor the name of a new segment may be left to the page cache."""
-    monkeypatch.setattr(log, "write_all", write)
+    plant(monkeypatch)
     outcome = slice_of(workload, EVERY // 2, CrashModel.DROP)
     assert outcome.losses > 3, texts(outcome)
 
@@ -484,7 +513,7 @@ def test_one_point_can_be_seen_again(capsys: pytest.CaptureFixture[str]) -> None
 def test_a_violation_names_point_model_and_how_to_see_it_again(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(log, "write_all", write_unsynced)
+    leave_unsynced(monkeypatch)
     point = slice_of("log", EVERY, CrashModel.DROP).findings[0].point
     assert point is not None
     assert command.main(["--only", f"log:{point.number}", "--model", "drop"]) == 1
