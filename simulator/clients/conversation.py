@@ -92,8 +92,6 @@ class Conversation:
         self._lost = lost
         self._wire = wire
         self._in_flight: deque[_Asked] = deque()
-        self._number = NEVER
-        """Number of the connection in the history: that of its first operation."""
         self._sent = len(wire.greeting)
         self._received = 0
         self.is_over = False
@@ -125,9 +123,7 @@ class Conversation:
         for (_, operation), sent in zip(asks, self._wire.encode(asks), strict=True):
             operation.number = len(self._history.operations)
             operation.sent_us = self._world.now_us
-            if self._number == NEVER:
-                self._number = operation.number
-            operation.connection = self._number
+            operation.connection = self._link.number
             operation.boot = self._link.boot
             self._history.operations.append(operation)
             self._in_flight.append(_Asked(operation, self._sent + len(sent.data)))

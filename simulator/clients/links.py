@@ -14,6 +14,8 @@ class Link(Protocol):
     refused or lost, and never after `close`.
     """
 
+    number: int
+    """Number of the connection in the run."""
     sends_part_of_frame: bool
     """Whether the client sends a part of a frame and no more; for the judge of time-outs."""
     on_data: Callable[[bytes], None]

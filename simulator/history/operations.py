@@ -96,7 +96,7 @@ class Operation:
     """When the client had received the whole answer."""
     error: str = ""
     connection: int = NEVER
-    """Number of the connection, if recorded; requests of one connection run in order."""
+    """Number of the connection (`Connected`), if recorded; its requests run in order."""
     lost_us: int = NEVER
     """When the broker's Protocol learned that the connection was lost; an unanswered request has no
     effect afterwards. NEVER: not lost, or not recorded.
@@ -489,7 +489,10 @@ class Boot:
 class Connected:
     """A connection at the broker's end."""
 
+    number: int
+    """Number of the connection, which its requests have."""
     client: str
+    """Name of the client in the plan. Its leases have its identity, which clients may share."""
     boot: int
     opened_us: int
     others: int

@@ -83,7 +83,7 @@ class Network:
         """
         self._count += 1
         chance = self.world.chance(f"link/{self._count}")
-        link = Link(self, f"{name}#{self._count}", chance, service or self.service)
+        link = Link(self, name, self._count, chance, service or self.service)
         self.links.append(link)
         return link
 
@@ -99,11 +99,12 @@ class Link:
     def __init__(
         self,
         network: Network,
-        name: str,
+        client: str,
+        number: int,
         chance: random.Random,
         service: Callable[[], Service | None],
     ) -> None:
-        self.client, self.name = name.split("#")[0], name
+        self.client, self.number, self.name = client, number, f"{client}#{number}"
         self.on_data: Callable[[bytes], None] = lambda data: None
         self.on_lost: Callable[[str], None] = lambda why: None
         self.boot = NEVER
@@ -248,6 +249,7 @@ class Link:
             each for each in network.open if each.boot == boot and each.lost_us == NEVER
         ]
         self.connected = Connected(
+            number=self.number,
             client=self.client,
             boot=boot,
             opened_us=now_us,

@@ -156,10 +156,8 @@ def _check_overdue(history: History, one: Connected, end_us: int) -> Iterator[Vi
 
 
 def _waits(history: History, one: Connected, until_us: int) -> bool:
-    """Return whether the client may have waited for an answer at the end."""
+    """Return whether a request of the connection may have waited for its answer at the end."""
     return any(
-        op.client == one.client
-        and one.opened_us <= op.sent_us <= until_us
-        and (op.written_us == NEVER or op.written_us > one.last_us)
+        op.connection == one.number and op.sent_us <= until_us and op.written_us == NEVER
         for op in history.operations
     )

@@ -16,7 +16,8 @@ LATENCY_US = 100
 class ScriptedLink:
     """A connection that is established at once; the test sends the answers."""
 
-    def __init__(self, peer: Peer, boot: int) -> None:
+    def __init__(self, peer: Peer, number: int, boot: int) -> None:
+        self.number = number
         self.on_data: Callable[[bytes], None] = lambda data: None
         self.on_lost: Callable[[str], None] = lambda why: None
         self.boot = boot
@@ -124,7 +125,7 @@ class Peer:
         self._unanswered: deque[tuple[ScriptedLink, Any]] = deque()
 
     def connect(self) -> ScriptedLink:
-        link = ScriptedLink(self, self.boot)
+        link = ScriptedLink(self, len(self.links), self.boot)
         self.links.append(link)
         if self.refuses:
             self.world.call_after(LATENCY_US, link.lose, "refused")

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 import pytest
 
-from simulator.history.operations import Boot, Connected, History, Message, Produce
+from simulator.history.operations import Acquire, Boot, Connected, History
 from simulator.history.registry import PutAccount, PutQuota
 from simulator.oracle import check
 from simulator.plan import ClientPlan, Plan, Settings, Topic
@@ -39,7 +40,8 @@ def judged(
 
 def a_connection(**fields: Any) -> Connected:
     """A connection of 10 s, with one byte after a second."""
-    usual = {"client": "c", "boot": 0, "opened_us": SECOND, "others": 0, "last_us": 2 * SECOND}
+    usual = {"number": 1, "client": "c", "boot": 0, "opened_us": SECOND, "others": 0}
+    usual |= {"last_us": 2 * SECOND}
     usual |= {"first_us": 2 * SECOND, "arrived_us": 2 * SECOND, "lost_us": 11 * SECOND}
     return Connected(**{**usual, **fields})
 
@@ -76,14 +78,26 @@ def test_the_broker_ends_a_connection_that_is_over_its_time_and_no_other(
     assert judged(ended, **{limit: 9 * SECOND}) == ["P8-closed"]
 
 
-def test_a_connection_that_waits_for_an_answer_is_not_idle() -> None:
+@pytest.mark.parametrize(
+    ("fields", "found"),
+    [
+        ({"client": "identity"}, []),
+        ({"sent_us": 0}, []),
+        ({"connection": 2}, ["P8-closed"]),
+        ({"written_us": 2 * SECOND, "answered_us": 2 * SECOND}, ["P8-closed"]),
+    ],
+    ids=["of a shared identity", "sent before the opening", "of another connection", "answered"],
+)
+def test_a_connection_that_waits_for_an_answer_is_not_idle(
+    fields: dict[str, Any], found: list[str]
+) -> None:
     history = History(boots=[Boot(number=0, begun_us=0, ready_us=0)], clock_steps=[])
     history.connection_rules = ConnectionRules(idle_us=SECOND)
     history.connections = [a_connection()]
-    asked = Produce(number=0, client="c", boot=0, topic="t", messages=(Message(b"a"),))
-    asked.sent_us, asked.arrived_us, asked.lost_us = SECOND, 2 * SECOND, 11 * SECOND
-    history.operations.append(asked)
-    assert check(history) == []
+    usual = {"number": 0, "client": "c", "boot": 0, "connection": 1, "sent_us": SECOND}
+    usual |= {"arrived_us": 2 * SECOND, "lost_us": 11 * SECOND, "topic": "t", "group": "g"}
+    history.operations.append(Acquire(duration_us=SECOND, **{**usual, **fields}))
+    assert [each.promise for each in check(history)] == found
 
 
 def test_a_connection_that_the_broker_does_not_read_is_not_idle() -> None:
@@ -149,3 +163,18 @@ def test_a_run_with_short_times_keeps_every_promise_and_ends_connections() -> No
     )
     assert not result.violations
     assert any(one.closing_us > one.opened_us for one in result.history.connections)
+
+
+def test_each_request_of_a_run_has_the_number_of_its_connection() -> None:
+    """Here both clients share an identity, which their requests have in place of their names."""
+    topic = Topic(name="t")
+    common = {"identity": "x", "topics": (topic,), "groups": ("g",), "mix": {"acquire": 1}}
+    clients = (
+        ClientPlan(name="p", role="consumer", seed=1, operations=3, **common),
+        ClientPlan(name="q", role="consumer", seed=2, operations=5, **common),
+    )
+    result = run(Plan(seed=4, end_us=9 * SECOND, topics=(topic,), clients=clients))
+    connections = {one.number: one for one in result.history.connections}
+    assert len(connections) == len(result.history.connections)
+    asked = [op for op in result.history.operations if op.client == "x"]
+    assert Counter(connections[op.connection].client for op in asked) == {"p": 3, "q": 5}
