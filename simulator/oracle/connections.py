@@ -124,7 +124,7 @@ def _check_cause(
     unfinished_us = at_us - one.arrived_us + EARLY_US if one.arrived_us != NEVER else 0
     is_stranger = permissions.may_be_stranger(one.client, Span(at_us, at_us))
     causes = (
-        0 < rules.idle_us <= quiet_us,
+        0 < rules.idle_us <= quiet_us and not _waits_certainly(history, one),
         0 < rules.first_byte_us <= silent_us,
         0 < rules.unfinished_us <= unfinished_us,
         is_stranger and 0 < rules.login_us <= at_us - one.opened_us + EARLY_US,
@@ -159,5 +159,19 @@ def _waits(history: History, one: Connected, until_us: int) -> bool:
     """Return whether a request of the connection may have waited for its answer at the end."""
     return any(
         op.connection == one.number and op.sent_us <= until_us and op.written_us == NEVER
+        for op in history.operations
+    )
+
+
+def _waits_certainly(history: History, one: Connected) -> bool:
+    """Return whether a request waited for its answer since the last byte of the connection.
+
+    BlipMQ answers some requests with nothing, so its connections are not judged.
+    """
+    return history.formats.get(one.client) != "blipmq" and any(
+        op.connection == one.number
+        and op.arrived_us != NEVER
+        and op.written_us == NEVER
+        and op.arrived_us >= one.last_us
         for op in history.operations
     )

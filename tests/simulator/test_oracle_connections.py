@@ -78,6 +78,17 @@ def test_the_broker_ends_a_connection_that_is_over_its_time_and_no_other(
     assert judged(ended, **{limit: 9 * SECOND}) == ["P8-closed"]
 
 
+def with_request(one: Connected, wire_format: str = "mamamia", **fields: Any) -> list[str]:
+    """Return the promises that a connection breaks whose request has no answer."""
+    history = History(boots=[Boot(number=0, begun_us=0, ready_us=0)], clock_steps=[])
+    history.connection_rules = ConnectionRules(idle_us=SECOND)
+    history.connections, history.formats = [one], {"c": wire_format}
+    usual = {"number": 0, "client": "c", "boot": 0, "connection": 1, "sent_us": SECOND}
+    usual |= {"arrived_us": 2 * SECOND, "lost_us": 11 * SECOND, "topic": "t", "group": "g"}
+    history.operations.append(Acquire(duration_us=SECOND, **{**usual, **fields}))
+    return [each.promise for each in check(history)]
+
+
 @pytest.mark.parametrize(
     ("fields", "found"),
     [
@@ -91,13 +102,25 @@ def test_the_broker_ends_a_connection_that_is_over_its_time_and_no_other(
 def test_a_connection_that_waits_for_an_answer_is_not_idle(
     fields: dict[str, Any], found: list[str]
 ) -> None:
-    history = History(boots=[Boot(number=0, begun_us=0, ready_us=0)], clock_steps=[])
-    history.connection_rules = ConnectionRules(idle_us=SECOND)
-    history.connections = [a_connection()]
-    usual = {"number": 0, "client": "c", "boot": 0, "connection": 1, "sent_us": SECOND}
-    usual |= {"arrived_us": 2 * SECOND, "lost_us": 11 * SECOND, "topic": "t", "group": "g"}
-    history.operations.append(Acquire(duration_us=SECOND, **{**usual, **fields}))
-    assert [each.promise for each in check(history)] == found
+    assert with_request(a_connection(), **fields) == found
+
+
+@pytest.mark.parametrize(
+    ("fields", "last_us", "wire_format", "found"),
+    [
+        ({}, 2 * SECOND, "mamamia", ["P8-closed"]),
+        ({"client": "identity"}, 2 * SECOND, "mamamia", ["P8-closed"]),
+        ({}, 3 * SECOND, "mamamia", []),
+        ({"connection": 2}, 2 * SECOND, "mamamia", []),
+        ({}, 2 * SECOND, "blipmq", []),
+    ],
+    ids=["waits", "shared identity", "may be answered", "other connection", "may get no answer"],
+)
+def test_the_broker_does_not_end_a_connection_as_idle_that_waits_for_an_answer(
+    fields: dict[str, Any], last_us: int, wire_format: str, found: list[str]
+) -> None:
+    ended = a_connection(last_us=last_us, closing_us=9 * SECOND)
+    assert with_request(ended, wire_format, **fields) == found
 
 
 def test_a_connection_that_the_broker_does_not_read_is_not_idle() -> None:
