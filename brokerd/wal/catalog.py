@@ -286,6 +286,17 @@ class Catalog:
         segment.file = None
         self.evict(segment)
 
+    def drop_files(self) -> None:
+        """Drop all open files. Each closes when its last reader ends; a later read opens it again.
+
+        Call this only when no frame is left to be written.
+        """
+        for segment in self._segments.values():
+            segment.file = None
+        with self._lock:
+            self._open.clear()
+            self._open_bytes = 0
+
     def evict(self, segment: Segment) -> None:
         """Drop the open file and index of a segment."""
         with self._lock:

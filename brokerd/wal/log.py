@@ -778,4 +778,5 @@ class Wal:
             return
         self._active = None
         self._allocator.spares.clear()
+        self._catalog.drop_files()
         self._closed(None)

@@ -7,6 +7,7 @@ import os
 import queue
 import random
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,6 +20,7 @@ from twisted.logger import capturedLogs
 
 from brokerd.errors import NoSpace, StorageFailed
 from brokerd.wal import Frame, RealDisk, Wal, WalOptions
+from brokerd.wal.disk import File
 from brokerd.wal.log import QUICK_COMMITS, QUICK_SECONDS, WAIT_SECONDS
 from brokerd.walformat import (
     FRAME_BYTES_MAX,
@@ -775,6 +777,37 @@ class TestClose:
         rig.wal.close(lambda error: None)
         with pytest.raises(StorageFailed):
             rig.wal.append([records(0)], 1)
+
+    def test_close_leaves_no_file_open(self) -> None:
+        """Though the log lives on. A later read opens its file again."""
+
+        opened: list[weakref.ref[File]] = []
+
+        class Noting(SimDisk):
+            def create(self, path: str) -> File:
+                return self.note(super().create(path))
+
+            def open(self, path: str, write: bool = False) -> File:
+                return self.note(super().open(path, write))
+
+            def note(self, file: File) -> File:
+                opened.append(weakref.ref(file))
+                return file
+
+        def open_files() -> int:
+            return sum(file() is not None for file in opened)
+
+        rig = Rig(Noting())
+        rig.put(records(0))
+        rig.wal.seal()
+        rig.run()
+        rig.put(records(1))
+        values = rig.read(0) + rig.read(1)
+        assert open_files() == 3, "of a sealed segment, the active one, and a spare"
+        rig.wal.close(lambda error: None)
+        rig.run()
+        assert open_files() == 0
+        assert rig.read(0) + rig.read(1) == values
 
     def test_close_during_allocation_and_sealing_waits_for_them(self) -> None:
         rig = Rig()
