@@ -192,8 +192,9 @@ class TopicAdmin:
         self._group_commit.admit_events(2 * ENTRY_OVERHEAD_BYTES)
         self._group_commit.end_frame_early()
         gone = [one for one in (topic, topic.internal) if one is not None]
-        token_base = max(last_token(one.groups.values()) for one in gone)
-        self._state.token_base = max(self._state.token_base, token_base)
+        tokens = [last_token(one.groups.values()) for one in gone]
+        # Deleted groups count, too: a start may find only this entry of them.
+        token_base = self._state.token_base = max(self._state.token_base, *tokens)
         for one in gone:
             self._snapshotter.topic_deleted(one)
             self._tail.drop(partition.chunks for partition in one.partitions)

@@ -474,9 +474,11 @@ def test_changes_while_a_snapshot_is_taken_are_neither_lost_nor_undone(
     assert seen(alone(house)) == before
 
 
+@pytest.mark.parametrize("deletes_group", [False, True])
 def test_tokens_of_a_topic_deleted_while_a_snapshot_is_taken_are_not_given_again(
-    monkeypatch: pytest.MonkeyPatch,
+    deletes_group: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Also if its group is deleted before it: the snapshot has neither."""
     monkeypatch.setattr(snapshotter, "STEP_THINGS", 1)
     house = House(settings=NEVER)
     produce(house, "t", b"0")
@@ -484,6 +486,8 @@ def test_tokens_of_a_topic_deleted_while_a_snapshot_is_taken_are_not_given_again
     [(old, _)] = grants(house)
     house.run()
     house.broker.snapshotter.begin()
+    if deletes_group:
+        house.broker.groups.delete("t", "g")
     house.broker.topics.delete("t")
     house.run()
     house.pass_time(1)
