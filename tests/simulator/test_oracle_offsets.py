@@ -467,6 +467,26 @@ def test_an_empty_value_is_that_of_a_message_that_was_due_and_not_of_a_later_one
     assert check(story.history) == []
 
 
+@pytest.mark.parametrize(("ttl_us", "found"), [(SECOND_US, []), (None, ["P1-kept"])])
+@pytest.mark.parametrize("payloads", [(b"\xa0", b"\xc4\x00"), (b"\xc4\x00", b"\xa0")])
+def test_a_record_of_which_only_the_value_was_seen_may_be_any_message_with_it(
+    payloads: tuple[bytes, ...], ttl_us: int | None, found: list[str]
+) -> None:
+    """Here an unanswered message expires, and the answer to the other one gives no place."""
+    story = Story()
+    for payload in payloads:
+        if payload == b"\xa0":
+            story.produce(Message(payload, ttl_us=ttl_us), **story.no_answer())
+        else:
+            story.produce(payload, places=(None,), is_silent=True)
+    read(story, (0, b""))
+    story.wait(2 * SECOND_US)
+    story.audit((1, b"\xc4\x00"), drain=[(1, b"\xc4\x00")])
+    promises = [each.promise for each in check(story.history)]
+    assert promises[: len(found)] == found
+    assert bool(promises) == bool(found)
+
+
 def test_text_is_read_as_its_bytes() -> None:
     story = Story()
     story.produce(b"\xa3abc")

@@ -71,6 +71,8 @@ class Record:
     durable_us: int = EVER_US
     """When an answer or a sight showed that it was durable. The end of a connection shows only
     that the broker had the record in memory."""
+    is_value: bool = False
+    """Whether only its value was seen, which messages with different payloads have."""
 
     @property
     def is_acknowledged(self) -> bool:
@@ -114,7 +116,8 @@ class Records:
         for operation in history.operations:
             if isinstance(operation, Read | Poll) and operation.succeeded:
                 for delivery in self._values.deliveries(operation):
-                    self._add_sight(Sight(operation, delivery))
+                    is_value = self._values.is_ambiguous(operation.topic, delivery.payload)
+                    self._add_sight(Sight(operation, delivery), is_value)
         self._join_transactions()
         self._sort()
 
@@ -131,11 +134,18 @@ class Records:
         answer."""
         if self.is_known(record):
             return [record.sent]
-        return self._senders[record.topic, record.sent.message.payload]
+        return self._equal(record.topic, record.sent.message.payload, record.is_value)
 
     def is_unique(self, record: Record) -> bool:
-        """Return whether this payload was sent to the topic once."""
-        return self.senders(record.topic, record.sent.message.payload) == 1
+        """Return whether what was seen of the record was sent to the topic once."""
+        payload = record.sent.message.payload
+        return len(self._equal(record.topic, payload, record.is_value)) == 1
+
+    def _equal(self, topic: str, payload: bytes, is_value: bool) -> list[SentMessage]:
+        """Return the messages with this payload, or with its value."""
+        if is_value:
+            return self._values.sent(topic, value_of(payload))
+        return self._senders.get((topic, payload), [])
 
     def is_known(self, record: Record) -> bool:
         """Return whether the message of the record is certain."""
@@ -182,15 +192,17 @@ class Records:
                 record.durable_us = stored.last_us
                 self._claims[claim] = record
 
-    def _add_sight(self, sight: Sight[Shown]) -> None:
+    def _add_sight(self, sight: Sight[Shown], is_value: bool = False) -> None:
         delivery, topic = sight.delivery, sight.acquire.topic
         claim = topic, delivery.place, delivery.payload
         record = self._claims.get(claim)
         if record is None:
-            possible = self._possible(sight)
+            possible = self._possible(sight, is_value)
             if not possible:
                 return
-            record = Record(topic, delivery.place, possible[0], self._stored(possible, sight))
+            seen = (sent for sent in possible if sent.message.payload == delivery.payload)
+            stored = self._stored(possible, sight)
+            record = Record(topic, delivery.place, next(seen), stored, is_value=is_value)
             self._claims[claim] = record
         if record.stored.last_us > (written_us := self._lives.span(sight.acquire).last_us):
             record.stored = Span(record.stored.first_us, written_us)
@@ -224,11 +236,11 @@ class Records:
         early_us = self._lives.forward_us(Span(span.first_us, seen_us)) + SLACK_US
         return Span(max(span.first_us + delay_us - early_us, span.first_us), EVER_US)
 
-    def _possible(self, sight: Sight[Shown]) -> list[SentMessage]:
+    def _possible(self, sight: Sight[Shown], is_value: bool) -> list[SentMessage]:
         """Return the possible senders of a record at a place that no answer gave."""
         delivery, topic = sight.delivery, sight.acquire.topic
         where = f"{topic}/{delivery.place.partition} offset {delivery.place.offset}"
-        senders = self._senders.get((topic, delivery.payload), [])
+        senders = self._equal(topic, delivery.payload, is_value)
         possible = [sent for sent in senders if not sent.produce.error]
         unanswered = [sent for sent in possible if not sent.is_placed]
         if unanswered:
@@ -271,6 +283,8 @@ class _Values:
     ) -> None:
         self._produces = produces
         self._sent: dict[tuple[str, bytes], list[SentMessage]] | None = None
+        self._ambiguous: set[tuple[str, bytes]] = set()
+        """The values that different payloads have."""
         self._at: dict[tuple[str, Place], list[bytes]] = defaultdict(list)
         for topic, place, payload in claims:
             self._at[topic, place].append(payload)
@@ -299,19 +313,30 @@ class _Values:
         for payload in known:
             if value_of(payload) == value:
                 return payload
-        if self._sent is None:
-            self._sent = self._by_value()
-        sent = self._sent.get((topic, value))
+        sent = self.sent(topic, value)
         payload = _likeliest(sent, seen_us) if sent else payload_of(value)
         known.append(payload)
         return payload
 
+    def sent(self, topic: str, value: bytes) -> list[SentMessage]:
+        """Return the messages with this value; their payloads may differ."""
+        if self._sent is None:
+            self._sent = self._by_value()
+        return self._sent.get((topic, value), [])
+
+    def is_ambiguous(self, topic: str, payload: bytes) -> bool:
+        """Return whether messages with another payload have the value of this one."""
+        return (topic, value_of(payload)) in self._ambiguous
+
     def _by_value(self) -> dict[tuple[str, bytes], list[SentMessage]]:
-        """Return the sent messages by topic and value; different payloads may have one value."""
+        """Return the sent messages by topic and value."""
         sent: dict[tuple[str, bytes], list[SentMessage]] = defaultdict(list)
         for produce in self._produces:
             for index, message in enumerate(produce.messages):
-                sent[produce.topic, value_of(message.payload)].append(SentMessage(produce, index))
+                key = produce.topic, value_of(message.payload)
+                if key in sent and sent[key][0].message.payload != message.payload:
+                    self._ambiguous.add(key)
+                sent[key].append(SentMessage(produce, index))
         return sent
 
 

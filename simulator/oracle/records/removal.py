@@ -80,7 +80,7 @@ class Removal:
         for changes in self._changes.values():
             changes.sort(key=lambda change: change[0])
         self._expiries: dict[Record, Span] = {}
-        self._equal: dict[tuple[str, bytes], tuple[list[Span], list[SentMessage]]] = {}
+        self._equal: dict[tuple[str, bytes, bool], tuple[list[Span], list[SentMessage]]] = {}
 
     def _tell(self, op: Operation, topic: str, partition: int, start: int) -> None:
         self._told[topic, partition].append(ReportedStart(self._lives.span(op), start, op))
@@ -126,7 +126,7 @@ class Removal:
         looked at once. The others expire by the topic's rules from the storing of the record, all
         at the same time.
         """
-        equal = record.topic, record.sent.message.payload
+        equal = record.topic, record.sent.message.payload, record.is_value
         if equal not in self._equal:
             possible = self._records.possible(record)
             stored = [sent for sent in possible if _lives_from_storing(sent.message)]
