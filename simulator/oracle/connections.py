@@ -34,6 +34,7 @@ def check_connections(
         yield from _check_quota(history, epochs, one)
         yield from _check_cause(history, epochs, permissions, one, ends.get(one.boot, EVER_US))
         yield from _check_overdue(history, one, ends.get(one.boot, EVER_US))
+        yield from _check_login(history, permissions, one, ends.get(one.boot, EVER_US))
 
 
 def _end_us(*times_us: int) -> int:
@@ -122,7 +123,7 @@ def _check_cause(
     quiet_us = at_us - one.last_us + EARLY_US
     silent_us = at_us - one.opened_us + EARLY_US if one.first_us == NEVER else 0
     unfinished_us = at_us - one.arrived_us + EARLY_US if one.arrived_us != NEVER else 0
-    is_stranger = permissions.may_be_stranger(one.client, Span(at_us, at_us))
+    is_stranger = permissions.may_be_stranger(one, Span(at_us, at_us))
     causes = (
         0 < rules.idle_us <= quiet_us and not _waits_certainly(history, one),
         0 < rules.first_byte_us <= silent_us,
@@ -135,10 +136,23 @@ def _check_cause(
         yield _found("P8-closed", text, one)
 
 
+def _check_login(
+    history: History, permissions: Permissions, one: Connected, end_us: int
+) -> Iterator[Violation]:
+    """Check that the broker ends a connection without a login that is over its time."""
+    limit_us = history.connection_rules.login_us
+    until_us = _until_us(history, one, end_us)
+    for span in permissions.strange_spans(one) if limit_us else ():
+        since_us = max(span.first_us, one.opened_us + limit_us)
+        if min(span.last_us, until_us) > since_us + SWEEP_US + SLACK_US:
+            yield _found("P8-closed", f"it had no login after {limit_us} us and stays", one)
+            return
+
+
 def _check_overdue(history: History, one: Connected, end_us: int) -> Iterator[Violation]:
     """Check that the broker ends a connection that is over one of its times."""
     rules = history.connection_rules
-    until_us = min(end_us, _end_us(one.lost_us, one.closing_us), history.ended_us)
+    until_us = _until_us(history, one, end_us)
     if one.held_us != NEVER:
         until_us = min(until_us, one.held_us)
     late_us = SWEEP_US + SLACK_US
@@ -153,6 +167,11 @@ def _check_overdue(history: History, one: Connected, end_us: int) -> Iterator[Vi
     for limit_us, since_us, is_judged, text in times:
         if limit_us and is_judged and until_us > since_us + limit_us + late_us:
             yield _found("P8-closed", f"it {text} for longer than {limit_us} us and stays", one)
+
+
+def _until_us(history: History, one: Connected, end_us: int) -> int:
+    """Return the end of a connection."""
+    return min(end_us, _end_us(one.lost_us, one.closing_us), history.ended_us)
 
 
 def _waits(history: History, one: Connected, until_us: int) -> bool:

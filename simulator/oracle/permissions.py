@@ -23,6 +23,7 @@ from simulator.history.operations import (
     NEVER,
     Acquire,
     Cancel,
+    Connected,
     DeleteTopic,
     Extend,
     History,
@@ -36,7 +37,7 @@ from simulator.history.registry import ADMIN, READ, WRITE, WireLogIn
 from simulator.history.subscriptions import Poll, Subscribe
 from simulator.history.transactions import Begin, RollBack, Stage, Transact
 from simulator.oracle.registry_model import RegistryState
-from simulator.oracle.timeline.spans import Lives, Span
+from simulator.oracle.timeline.spans import EVER_US, Lives, Span
 from simulator.oracle.violation import Violation, violation
 
 ANY = READ | WRITE | ADMIN
@@ -136,15 +137,31 @@ class Permissions:
             self._has(state, need, listener) for state in self._states(span)
         )
 
-    def may_be_stranger(self, client: str, span: Span) -> bool:
-        """Return whether a connection of a client may lack a login and any permission."""
+    def may_be_stranger(self, one: Connected, span: Span) -> bool:
+        """Return whether a connection may lack a login and any permission."""
         if self._history.access.allow_anonymous:
             return False
-        is_unknown = self._logins or not self._epochs
-        if is_unknown or self._history.formats.get(client) == "blipmq":
+        if self._may_log_in(one) or not self._epochs:
             return True
         name = self._history.principal
         return not all(state.is_enabled(name) for state in self._states(span))
+
+    def strange_spans(self, one: Connected) -> Iterator[Span]:
+        """Yield the spans in which a connection certainly lacks a login and any permission."""
+        name = self._history.principal
+        is_unknown = not name or self._history.access.allow_anonymous or self._may_log_in(one)
+        if is_unknown or not self._epochs:
+            return
+        first_us = -1
+        for epoch in sorted(self._epochs, key=lambda epoch: epoch.first_us):
+            if any(state.is_enabled(name) for state in epoch.states):
+                yield Span(first_us, epoch.first_us)
+                first_us = max(first_us, epoch.last_us)
+        yield Span(first_us, EVER_US)
+
+    def _may_log_in(self, one: Connected) -> bool:
+        """Return whether a connection may have a principal of its own."""
+        return one.number in self._logins or self._history.formats.get(one.client) == "blipmq"
 
     def check(self) -> Iterator[Violation]:
         """Return the violations of permissions."""

@@ -273,6 +273,13 @@ BUGS: tuple[Bug, ...] = (
         tests="protocols/test_connection.py",
     ),
     bug(
+        "login-ten-times-as-late",
+        "a client without permissions has ten times its time for a login",
+        "protocols/base/connection.py",
+        ("open_us > limits.login_us and", "open_us > 10 * limits.login_us and"),
+        tests="protocols/test_strangers.py",
+    ),
+    bug(
         "silence-is-a-byte",
         "a connection that never sent a byte stays",
         "protocols/base/connection.py",

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
-from simulator.history.operations import Acquire, Boot, Connected, History
-from simulator.history.registry import PutAccount, PutQuota
+from simulator.history.operations import Acquire, Boot, Connected, History, Operation
+from simulator.history.registry import PutAccount, PutQuota, WireLogIn
 from simulator.oracle import check
 from simulator.plan import ClientPlan, Plan, Settings, Topic
 from simulator.rules import ConnectionRules
@@ -19,7 +20,11 @@ LISTENER = {"kind": "listener", "name": "mamamia"}
 
 
 def judged(
-    *connections: Connected, principal: str = "", enabled: bool = True, **rules: int
+    *connections: Connected,
+    principal: str = "",
+    enabled: bool = True,
+    operations: Sequence[Operation] = (),
+    **rules: int,
 ) -> list[str]:
     """Return the promises that connections break, in one life of 100 s."""
     history = History(principal=principal, boots=[Boot(number=0, begun_us=0, ready_us=0)])
@@ -35,6 +40,7 @@ def judged(
         made.boot, made.sent_us, made.arrived_us = 0, 1, 1
         made.written_us = made.answered_us = 2
         history.operations.append(made)
+    history.operations += operations
     return [each.promise for each in check(history)]
 
 
@@ -139,7 +145,51 @@ def test_a_stop_and_invalid_input_end_connections() -> None:
 @pytest.mark.parametrize(("enabled", "found"), [(True, ["P8-closed"]), (False, [])])
 def test_only_a_client_without_an_account_must_log_in(enabled: bool, found: list[str]) -> None:
     ended = a_connection(closing_us=9 * SECOND)
-    assert judged(ended, principal="ann", enabled=enabled, login_us=SECOND) == found
+    assert judged(ended, principal="ann", enabled=enabled, login_us=2 * SECOND) == found
+
+
+@pytest.mark.parametrize(
+    ("enabled", "login_us", "lost_us", "found"),
+    [
+        (False, 2 * SECOND, 11 * SECOND, ["P8-closed"]),
+        (False, 9 * SECOND, 11 * SECOND, []),
+        (False, 2 * SECOND, 8 * SECOND, []),
+        (False, 0, 11 * SECOND, []),
+        (True, 2 * SECOND, 11 * SECOND, []),
+    ],
+    ids=["stays", "in time", "between two looks", "without a time", "with an account"],
+)
+def test_a_client_without_an_account_does_not_stay(
+    enabled: bool, login_us: int, lost_us: int, found: list[str]
+) -> None:
+    stays = a_connection(lost_us=lost_us, held_us=3 * SECOND)
+    assert judged(stays, principal="ann", enabled=enabled, login_us=login_us) == found
+
+
+def test_an_account_that_is_enabled_in_time_keeps_its_connections() -> None:
+    """From then on they have its permissions."""
+    enabled = {
+        "number": 1,
+        "client": "r",
+        "name": "ann",
+        "roles": (),
+        "enabled": True,
+        "creates": False,
+    }
+    for at_us, found in ((9 * SECOND, []), (10 * SECOND, ["P8-closed"])):
+        change = PutAccount(boot=0, sent_us=at_us, arrived_us=at_us, **enabled)
+        change.written_us = change.answered_us = at_us
+        stays = a_connection(lost_us=90 * SECOND)
+        rules = {"principal": "ann", "enabled": False, "login_us": 2 * SECOND}
+        assert judged(stays, operations=[change], **rules) == found
+
+
+def test_a_connection_with_a_login_of_its_own_stays() -> None:
+    login = WireLogIn(number=1, client="c", boot=0, name="bob", password="b", connection=1)
+    login.sent_us, login.arrived_us = SECOND, 2 * SECOND
+    rules = {"principal": "ann", "enabled": False, "login_us": 2 * SECOND}
+    assert judged(a_connection(), operations=[login], **rules) == []
+    assert judged(a_connection(number=2), operations=[login], **rules) == ["P8-closed"]
 
 
 @pytest.mark.parametrize(("enabled", "found"), [(True, ["P8-closed"]), (False, [])])

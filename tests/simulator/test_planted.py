@@ -120,6 +120,7 @@ def test_a_search_ends_with_the_first_violation(tmp_path: Path) -> None:
         ("replay-not-atomic", "replay-in-two-frames", "P4-atomic"),
         ("late-timer", "late-timer", "P5-served"),
         ("delete-for-an-unsynced-snapshot", "killed-before-a-sync", "P1-readings"),
+        ("login-ten-times-as-late", "login-over", "P8-closed"),
         ("idle-while-it-waits", "shared-identity", "P8-closed"),
         ("archive-seen-long-ago", "older-archive", "was not read"),
         ("expire-after-a-jump", "wrong-clock", "P1-kept"),
