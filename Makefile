@@ -31,8 +31,6 @@ OLDER_SPARK_PLAIN_TESTS := tests/spark/test_source.py::test_tables_of_the_catalo
     tests/spark/test_sink_spark.py::test_micro_batches_arrive_once_also_if_spark_repeats_them
 COMPILED_SEEDS ?= 0..7
 COMPILED_FUZZ_SECONDS ?= 3
-COMPILED_TESTS := tests/test_build_backend.py tests/test_walformat.py tests/groups tests/codecs tests/wal tests/broker \
-    tests/protocols
 # Tests start hundreds of programs. Compiled modules halve the time that each needs to start.
 export PYTHONDONTWRITEBYTECODE =
 
@@ -42,7 +40,7 @@ help:
 	@echo 'make demo   100,000 flights through five wire formats, a SIGKILL, and Spark (ROWS=all for all rows)'
 	@echo 'make test   all tests but the slow ones, some 9 minutes (ARGS="tests/wal -k lock" runs some)'
 	@echo 'make test-slow   the slow ones: clusters, killed processes, whole programs'
-	@echo 'make test-compiled   the wheel that mypyc compiles: tests of its modules, simulated runs, wrong bytes'
+	@echo 'make test-compiled   the wheel that mypyc compiles: all tests but the slow ones, simulated runs, wrong bytes'
 	@echo 'make test-older-spark   the oldest Spark that brokerd allows, and Delta Spark on the archive'
 	@echo 'make lint   ruff, mypy and the documentation build'
 	@echo 'make docs   the documentation as HTML, in build/docs (ARGS=-E reads every page again)'
@@ -117,7 +115,7 @@ compiled-tests: export TESTED_BROKERD = compiled
 compiled-tests:
 	@sh scripts/compiled_environment.sh $(VENV) $(COMPILED)
 	$(COMPILED)/env/bin/python -m pytest -n $(or $(JOBS),auto) -o pythonpath= -p no:cacheprovider \
-	    -m 'not slow and not soak' $(or $(ARGS),$(COMPILED_TESTS))
+	    -m 'not slow and not soak' $(or $(ARGS),tests)
 	$(COMPILED)/env/bin/python -m simulator --seeds $(COMPILED_SEEDS) $(WITH_JOBS)
 	$(COMPILED)/env/bin/python -m tests.fuzz --seconds $(COMPILED_FUZZ_SECONDS) $(WITH_JOBS)
 
