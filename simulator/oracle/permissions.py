@@ -38,6 +38,7 @@ from simulator.history.subscriptions import Poll, Subscribe
 from simulator.history.transactions import Begin, RollBack, Stage, Transact
 from simulator.oracle.registry_model import RegistryState
 from simulator.oracle.timeline.spans import EVER_US, Lives, Span
+from simulator.oracle.timeline.transactions import refused_messages, staged_messages
 from simulator.oracle.violation import Violation, violation
 
 ANY = READ | WRITE | ADMIN
@@ -118,6 +119,7 @@ class Permissions:
         self._history = history
         self._lives = lives
         self._epochs = epochs
+        self._refused_messages = refused_messages(history)
         self._logins: dict[int, WireLogIn] = {
             op.connection: op for op in history.operations if isinstance(op, WireLogIn)
         }
@@ -214,7 +216,8 @@ class Permissions:
             case Begin() | RollBack():
                 return (Need(LOGIN),)
             case Transact():
-                topics = dict.fromkeys(topic for topic, _ in op.messages)
+                staged = staged_messages(op, self._refused_messages)
+                topics = dict.fromkeys(topic for topic, _ in staged)
                 return (Need(LOGIN), *(Need(WRITE, topic) for topic in topics))
             case ListTopics():
                 return (Need(LOGIN),) if wire_format == "flymq" else ()

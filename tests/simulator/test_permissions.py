@@ -100,6 +100,15 @@ def test_a_transaction_needs_the_permission_on_all_of_its_topics() -> None:
     assert judged("flymq", (), asked(Begin, **DENIED)) == ["access"]
 
 
+def test_a_commit_needs_no_permission_for_a_message_whose_stage_was_refused() -> None:
+    """The message is not in the transaction. A client may send its commit before the refusal."""
+    stage = asked(Stage, transaction="x", topic="t", message=MESSAGE, **DENIED)
+    refused, stored = ("t", MESSAGE), ("t", Message(b"y"))
+    for messages, found in (((refused,), []), ((refused, stored), ["access"])):
+        commit = asked(Transact, transaction="x", messages=messages)
+        assert judged("flymq", (), stage, commit) == found
+
+
 @pytest.mark.parametrize(("handed", "found"), [(None, []), (Handed(b"x", 0), ["access"])])
 def test_a_poll_without_the_permission_gets_nothing(
     handed: Handed | None, found: list[str]

@@ -15,6 +15,9 @@ from simulator.history.transactions import Begin, Stage, Transact
 from simulator.oracle.timeline.spans import Lives
 from simulator.oracle.violation import Violation, violation
 
+StagedMessage = tuple[str, str, Message]
+"""Transaction, topic, message."""
+
 TIMED_OUT = "it was open for"
 """Part of the refusal of a transaction that lasted too long."""
 LATE_US = 1_000_000
@@ -25,23 +28,36 @@ def spread_transactions(history: History) -> History:
     """Return the history with a produce for each topic of a transaction."""
     if not any(isinstance(op, Transact) for op in history.operations):
         return history
-    refused = [op for op in history.operations if isinstance(op, Stage) and op.error]
-    dropped = {(op.transaction, op.topic, op.message) for op in refused}
+    refused = refused_messages(history)
     operations: list[Operation] = []
     for op in history.operations:
         if isinstance(op, Transact):
-            operations += _parts(op, dropped)
+            operations += _parts(op, refused)
         else:
             operations.append(op)
     return replace(history, operations=operations)
 
 
-def _parts(op: Transact, dropped: set[tuple[str, str, Message]]) -> Iterator[Produce]:
-    """Yield the produces of a transaction, without the messages that it refused to stage."""
-    by_topic: dict[str, list[Message]] = defaultdict(list)
+def refused_messages(history: History) -> set[StagedMessage]:
+    """Return the messages that no transaction has, since their stage was refused."""
+    return {
+        (op.transaction, op.topic, op.message)
+        for op in history.operations
+        if isinstance(op, Stage) and op.error
+    }
+
+
+def staged_messages(op: Transact, refused: set[StagedMessage]) -> Iterator[tuple[str, Message]]:
+    """Yield topic and message of all that a commit stores, given `refused_messages`."""
     for topic, message in op.messages:
-        if (op.transaction, topic, message) not in dropped:
-            by_topic[topic].append(message)
+        if (op.transaction, topic, message) not in refused:
+            yield topic, message
+
+
+def _parts(op: Transact, refused: set[StagedMessage]) -> Iterator[Produce]:
+    by_topic: dict[str, list[Message]] = defaultdict(list)
+    for topic, message in staged_messages(op, refused):
+        by_topic[topic].append(message)
     for topic, messages in by_topic.items():
         yield Produce(
             number=op.number,
