@@ -690,10 +690,12 @@ class Wal:
         offset: int,
         from_lsn: int,
         events_filter: RecordEventFilter,
+        follows_archive: bool,
     ) -> EventScan:
         """Plan to find the durable events of groups about a record, in segments from an LSN on.
 
-        Cheap. Call ``step`` in another thread until the scan is done.
+        If the scan ``follows_archive``, events below ``from_lsn`` were searched there. Cheap: call
+        ``step`` in another thread until the scan is done.
         """
         spans = [
             SegmentSpan(
@@ -715,6 +717,7 @@ class Wal:
             spans,
             events_filter,
             self.event_indexes.load,
+            from_lsn if follows_archive else None,
         )
 
     def plan_offset_at_time(self, topic_id: int, partition: int, time_us: int) -> OffsetPlan:

@@ -201,6 +201,28 @@ def test_the_archive_is_read_where_it_has_events(archived: tuple[Caller, FakeArc
     assert kinds(history(caller, 0)) == LIFE[3:]
 
 
+def test_journal_files_that_went_before_they_were_archived_are_reported(
+    archived: tuple[Caller, FakeArchive],
+) -> None:
+    """A full disk lets the broker delete files without records early; here it is the settle."""
+    house = (caller := archived[0]).house
+    for _ in range(2):
+        caller.post("/wal/seal")
+        ask(house, Acquire("orders", "other", "c"))
+        house.broker.snapshotter.begin()
+        house.pass_time(1)
+    house.disk.capacity = house.disk.used_bytes
+    for _ in range(100):
+        if house.wal.shortage is None:
+            ask(house, Produce("orders", bytes(32 << 10)))
+    assert house.wal.shortage is not None
+    house.pass_time(60)
+    answer = history(caller, 0)
+    (problem,) = answer["problems"]
+    assert kinds(answer)[:3] == LIFE[:3] and LIFE[3] not in kinds(answer)
+    assert problem.startswith(f"journal files with LSN {answer['archive_lsn']} to ")
+
+
 def test_an_archive_that_cannot_be_read_is_reported(
     archived: tuple[Caller, FakeArchive],
 ) -> None:

@@ -289,8 +289,8 @@ BUGS: tuple[Bug, ...] = (
         "an explanation does not tell that the events of a deleted segment are missing",
         "wal/read/event_scan.py",
         (
-            "if before.first_lsn + before.end < after.first_lsn",
-            "if before.first_lsn + before.end > after.first_lsn",
+            "if lsn is not None and lsn < span.first_lsn",
+            "if lsn is not None and lsn > span.first_lsn",
         ),
         tests="wal/test_event_scan.py",
     ),

@@ -194,6 +194,22 @@ def test_a_gap_between_segments_is_reported() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("archived_lsn", "gaps"),
+    [(None, []), (2_000, []), (2_500, []), (1_500, ["1500 to 2000"]), (0, ["0 to 2000"])],
+)
+def test_a_gap_between_archive_and_journal_is_reported(
+    archived_lsn: int | None, gaps: list[str]
+) -> None:
+    """The broker deletes segments before they are archived if the disk is full."""
+    spans = [SegmentSpan(NAME, ID, first, SEGMENT_HEADER_BYTES, 5_000) for first in (2_000, 9_000)]
+    scan = EventScan(write(b""), "wal", TOPIC, PARTITION, 5, spans, archived_lsn=archived_lsn)
+    assert scan.problems == [
+        f"journal files with LSN {gap} are deleted: events there are not shown"
+        for gap in [*gaps, "7000 to 9000"]
+    ]
+
+
 def test_a_segment_that_is_deleted_meanwhile_is_reported() -> None:
     disk = write(b"")
     disk.unlink(f"wal/{NAME}")

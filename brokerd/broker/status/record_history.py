@@ -142,7 +142,9 @@ class RecordHistory:
                 problems.append(f"events below LSN {view.events_lsn} may be missing: {error}")
                 page, events_filter = _Page(first, limit), RecordEventFilter(offset)
         journal_lsn = max(from_lsn, archive_lsn)
-        scan = self._wal.plan_events(*key, offset, journal_lsn, events_filter)
+        scan = self._wal.plan_events(
+            *key, offset, journal_lsn, events_filter, follows_archive=archive_lsn > 0
+        )
         while not scan.done and not page.is_full:
             page.add(await self._step(scan))
         return History(

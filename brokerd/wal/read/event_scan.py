@@ -16,7 +16,6 @@ import os
 import struct
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from itertools import pairwise
 from typing import Final, NamedTuple
 
 from brokerd.wal.disk import Disk, File
@@ -148,8 +147,8 @@ class EventScan:
     """Searches spans in order, a slice in each step.
 
     ``problems`` has a text for each part that could not be read, and for each gap that a deleted
-    segment left between two spans. ``events_filter`` has seen earlier
-    events of the partition.
+    segment left between two spans, or between ``archived_lsn``, up to which the archive was
+    searched, and the first span. ``events_filter`` has seen earlier events of the partition.
     """
 
     def __init__(
@@ -162,13 +161,9 @@ class EventScan:
         spans: Sequence[SegmentSpan],
         events_filter: RecordEventFilter | None = None,
         load_index: LoadIndex = lambda segment_id, first_lsn, end_lsn: None,
+        archived_lsn: int | None = None,
     ) -> None:
-        self.problems: list[str] = [
-            f"journal files with LSN {before.first_lsn + before.end} to {after.first_lsn} are "
-            "deleted: events there are not shown"
-            for before, after in pairwise(spans)
-            if before.first_lsn + before.end < after.first_lsn
-        ]
+        self.problems: list[str] = [*_gaps(archived_lsn, spans)]
         self.bytes_read = 0
         """Of segments and indexes."""
         self.from_lsn = spans[0].first_lsn if spans else 0
@@ -332,3 +327,14 @@ class EventScan:
             return
         for seq, event in self._filter.select(group, events):
             yield RecordEvent(span.first_lsn + position, seq, time_us, group, event)
+
+
+def _gaps(lsn: int | None, spans: Sequence[SegmentSpan]) -> Iterator[str]:
+    """Yield a text for each gap between two spans, and between ``lsn`` and the first one."""
+    for span in spans:
+        if lsn is not None and lsn < span.first_lsn:
+            yield (
+                f"journal files with LSN {lsn} to {span.first_lsn} are deleted: events there are "
+                "not shown"
+            )
+        lsn = span.first_lsn + span.end
