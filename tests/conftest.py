@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import HealthCheck, settings
-from twisted.logger import globalLogBeginner, globalLogPublisher
+from twisted.logger import globalLogBeginner
 
 import brokerd
 from brokerd.archive.cluster.runner import SparkRunner
@@ -37,6 +37,7 @@ from brokerd.server.compiled import compiled_modules
 from tests.archive.inline import map_with_session
 from tests.archive.s3 import bucket, environment, s3_server
 from tests.compiled import COMPILED, modules_to_compile, replaces_method
+from tests.observers import removed_observers
 
 __all__ = ["bucket", "s3_server"]
 
@@ -116,19 +117,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_pyfunc_call() -> Generator[None, object, object]:
-    """Skip a test that Python keeps from replacing a method of a compiled object.
-
-    Remove the observers of the log that a test leaves when it raises, as `capturedLogs` does: they
-    would keep all later events, and every object that these mention.
-    """
-    observers = [*globalLogPublisher._observers]
+    """Skip a test that Python keeps from replacing a method of a compiled object."""
     try:
-        return (yield)
-    except BaseException as error:
-        for observer in [*globalLogPublisher._observers]:
-            if observer not in observers:
-                globalLogPublisher.removeObserver(observer)
-        if COMPILED and isinstance(error, AttributeError) and replaces_method(error):
+        with removed_observers():
+            return (yield)
+    except AttributeError as error:
+        if COMPILED and replaces_method(error):
             pytest.skip(f"pure Python only: {error}")
         raise
 
