@@ -1,5 +1,9 @@
 # Tests: tests/simulator/test_clients.py
-"""A client that follows a script step by step and repeats refused requests, for audits."""
+"""A client that follows a script step by step and repeats refused requests, for audits.
+
+It sends requests of its format through a connection, and makes admin calls directly. A call needs
+no connection: the broker may end one as idle while a call takes long, and the call goes on.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +23,7 @@ RETRY_US = 1_000_000
 RETRIES = 60
 """How often a refused request is repeated. The broker may need a second to find space."""
 LOSSES_MAX = 5
-"""Connections that an audit may lose."""
+"""Connections that an audit may lose with a request that waits for its answer."""
 NO_GROUP = "has no group"
 """Part of the broker's refusal for an unknown group."""
 
@@ -71,8 +75,9 @@ class ScriptedClient:
         self._script = script
         self._done = done
         self._wanted: Callable[[], Ask | AdminCall | RegistryCall] | None = None
-        """The request without an answer."""
+        """The request of the connection without an answer."""
         self._losses = 0
+        self._is_over = False
         self._conversation: Conversation | None = None
 
     def start(self) -> None:
@@ -89,26 +94,30 @@ class ScriptedClient:
             return
         if isinstance(step, int):
             self._world.call_after(step, self._advance)
+            return
+        wanted = step()
+        if isinstance(wanted, AdminCall):
+            self._direct.perform(*wanted, self._advance)
+        elif isinstance(wanted, RegistryCall):
+            self._direct.perform_later(*wanted, self._advance)
         else:
             self._wanted = step
             self._ask()
 
     def _ask(self) -> None:
+        """Send the request without an answer, anew on each connection."""
         if self._wanted is None or self._conversation is None:
             return
-        wanted = self._wanted()
-        if isinstance(wanted, AdminCall):
-            self._direct.perform(*wanted, self._answered)
-        elif isinstance(wanted, RegistryCall):
-            self._direct.perform_later(*wanted, self._answered)
-        else:
-            self._conversation.ask(wanted)
+        ask = self._wanted()
+        assert isinstance(ask, Ask), "calls need no connection"
+        self._conversation.ask(ask)
 
     def _answered(self, operation: Operation) -> None:
         self._wanted = None
         self._advance(operation)
 
     def _finish(self) -> None:
+        self._is_over = True
         if self._conversation is not None:
             self._conversation.hang_up()
         self._done()
@@ -132,5 +141,6 @@ class ScriptedClient:
         self._world.call_after(RETRY_US, self._reconnect)
 
     def _reconnect(self) -> None:
-        self._connect()
-        self._ask()
+        if not self._is_over:
+            self._connect()
+            self._ask()

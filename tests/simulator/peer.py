@@ -71,6 +71,8 @@ class ScriptedAsker:
         self.is_ready = True
         self.tells: Callable[[Any], Any] = lambda operation: None
         self.refuses: Callable[[Any], str] = lambda operation: ""
+        self.latency_us = LATENCY_US
+        """Time until the answer of a call comes."""
 
     def perform(
         self,
@@ -89,7 +91,7 @@ class ScriptedAsker:
         told = self.tells(operation)
         if told is not None and not operation.error:
             tell(told)
-        self._peer.world.call_after(LATENCY_US, done, operation)
+        self._peer.world.call_after(self.latency_us, done, operation)
 
     def perform_later(
         self,

@@ -1030,6 +1030,46 @@ class TestAuditor:
                 peer.link.lose()
                 peer.run(2 * SECOND)
 
+    def test_a_call_goes_on_without_the_connection_and_is_made_once(self) -> None:
+        """The broker may end a connection as idle while a call takes long."""
+        peer = Peer()
+        peer.reply, peer.direct.latency_us = self.broker(), 10 * SECOND
+        done = self.audit(peer)
+        for _ in range(10):
+            peer.run(SECOND)
+            peer.link.lose()
+            peer.run(2 * SECOND)
+        peer.direct.latency_us = SECOND
+        peer.run()
+        assert done and len(peer.links) == 11
+        asked = Counter((type(o), o.topic, getattr(o, "group", "")) for o in peer.operations)
+        assert [asked[Resume, *pair] for pair in (("t", "g"), ("t", "h"), ("u", "g"))] == [1] * 3
+        assert [asked[Describe, topic, ""] for topic in ("t", "u")] == [2, 2]
+
+    def test_after_a_call_without_a_connection_a_request_waits_for_one(self) -> None:
+        peer = Peer()
+        peer.reply, peer.direct.latency_us = self.broker(), SECOND
+        done = self.audit(peer)
+        peer.run(5 * SECOND - 1)
+        peer.link.lose()
+        peer.run()
+        assert done
+        (last,) = [o for o in of_kind(peer, Describe)[:2] if o.topic == "u"]
+        first = of_kind(peer, Acquire)[0]
+        assert first.succeeded and first.sent_us >= last.sent_us + SECOND
+        assert len(peer.links) == 2
+
+    def test_an_audit_that_ends_without_a_connection_makes_no_other(self) -> None:
+        peer = Peer()
+        peer.reply, peer.direct.latency_us = self.broker(), 10 * SECOND
+        done = self.audit(peer)
+        while not any((o.topic, o.place.offset) == ("u", 2) for o in of_kind(peer, Explain)):
+            peer.run(SECOND)
+        peer.run(of_kind(peer, Explain)[-1].sent_us + 10 * SECOND - 1 - peer.world.now_us)
+        peer.link.lose()
+        peer.run()
+        assert done and len(peer.links) == 1
+
     def test_a_run_without_groups_is_audited_too(self) -> None:
         peer = Peer()
         peer.reply = self.broker()
