@@ -103,7 +103,8 @@ ARROWS: dict[str, set[str]] = {
     "admin": WAIST | {"broker", "security", "schemas"},
     "client": WAIST | {"codecs"},
     "cli": WAIST
-    | {"client", "codecs", "wal", "walformat", "server.config", "server.listeners"}
+    | {"client", "codecs", "wal", "walformat"}
+    | {"server.compiled", "server.config", "server.listeners"}
     | {"cli.verbs.erase", "cli.verbs.recover", "cli.verbs.restore_topic"},
     "cli.verbs.erase": WAIST | {"cli", "archive", "server.config"},
     "cli.verbs.recover": WAIST | {"cli", "archive", "server.config"},

@@ -9,6 +9,7 @@ import socket
 import threading
 import time
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import msgpack
@@ -43,6 +44,7 @@ from brokerd.cli.bench.scenarios import (
 )
 from brokerd.codecs import mamamia
 from brokerd.wal import RealDisk
+from tests.compiled import COMPILED
 
 JSON_KEYS = {
     "scenario",
@@ -482,6 +484,17 @@ class TestMachine:
         assert found.cores > 0
         assert found.file_system == (RealDisk().file_system(str(tmp_path)) or "unknown")
 
+    @pytest.mark.parametrize(
+        ("compiled", "text"), [(True, "brokerd: compiled"), (False, "brokerd: pure Python")]
+    )
+    def test_its_text_tells_whether_brokerd_is_compiled(
+        self, tmp_path: Path, compiled: bool, text: str
+    ) -> None:
+        """Figures of the two differ by a third."""
+        found = machine.describe(tmp_path)
+        assert found.compiled is COMPILED
+        assert replace(found, compiled=compiled).text().endswith(f", {text}")
+
 
 class TestCommand:
     def test_it_prints_one_json_object_with_the_promised_keys(self) -> None:
@@ -496,6 +509,7 @@ class TestCommand:
         assert report["msgs_per_s"] > 0
         assert report["errors"] == 0
         assert report["durability"] == "unknown"
+        assert report["compiled"] is None
 
     def test_it_prints_the_same_for_people(self) -> None:
         """Without ``--json`` the figures come with their units."""
@@ -505,6 +519,7 @@ class TestCommand:
         assert result.exit_code == 0, result.output
         assert "messages/s" in result.output
         assert "write+fdatasync" in result.output
+        assert "\n  core: unknown\n" in result.output
         assert re.search(r"^  topic bench-[0-9a-f]{12} stays in the broker\n$", result.output, re.M)
 
     def test_its_help_tells_what_it_leaves_behind(self) -> None:

@@ -27,6 +27,7 @@ from brokerd.admin.health import Health
 from brokerd.admin.site import make_site
 from brokerd.archive.contract.view import Archive
 from brokerd.server.assembly import BrokerCore
+from brokerd.server.compiled import is_compiled
 from brokerd.server.config import Config
 from brokerd.server.notify import Notifier
 from brokerd.server.process_exit import ProcessExit
@@ -105,7 +106,7 @@ class Watched:
             ProcessExit(at_exit=lambda leave: None),
             Notifier({}, log),
             log,
-            {"version": __version__},
+            {"version": __version__, "compiled": is_compiled()},
         )
         self.site = make_site(
             self.service.status, self.core.api(), self.health, Printed, self.clock, log

@@ -515,7 +515,7 @@ class StatusCollector:
             if value is not None:
                 yield _family(definition, value)
         if "version" in self._status:
-            yield _build_info(self._status["version"])
+            yield _build_info(self._status["version"], self._status["compiled"])
         for histogram in HISTOGRAMS:
             value = _at(self._status, histogram.path)
             if value is not None:
@@ -579,11 +579,13 @@ def _at(status: Mapping[str, Any], path: str) -> Any:
     return value
 
 
-def _build_info(version: str) -> Metric:
+def _build_info(version: str, compiled: bool) -> Metric:
     family = GaugeMetricFamily(
-        "brokerd_build_info", "1, labelled with versions", labels=["version", "python"]
+        "brokerd_build_info",
+        "1, labelled with versions, and whether mypyc compiled the core",
+        labels=["version", "python", "compiled"],
     )
-    family.add_metric([version, platform.python_version()], 1)
+    family.add_metric([version, platform.python_version(), str(compiled).lower()], 1)
     return family
 
 

@@ -85,7 +85,12 @@ def _query_parameters(route: Route) -> Iterator[dict[str, Any]]:
 
 
 def _status() -> dict[str, Any]:
-    answer = {"schema": {"type": "object"}}
+    properties = {
+        "version": {"type": "string"},
+        "compiled": {"type": "boolean", "description": "whether mypyc compiled the core"},
+        "durability": {"type": "string"},
+    }
+    answer = {"schema": {"type": "object", "properties": properties}}
     return {
         "get": {
             "summary": "Show counts and sizes of the whole broker",

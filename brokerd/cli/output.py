@@ -34,6 +34,11 @@ def on_screen() -> bool:
     return sys.stdout.isatty()
 
 
+def core_text(compiled: bool | None) -> str:
+    """Return which modules a broker runs, as its console does; None: it did not tell."""
+    return {True: "compiled", False: "pure Python", None: "unknown"}[compiled]
+
+
 def table(header: Sequence[str], rows: Iterable[Sequence[Any]], none: str = "none") -> list[str]:
     """Format rows as aligned columns; a column that contains numbers aligns right.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 from typing import Any
 
 import pytest
@@ -28,6 +29,17 @@ def test_a_status_becomes_series() -> None:
     assert "brokerd_ready 1.0" in lines
     assert "brokerd_wal_segments 4.0" in lines
     assert 'brokerd_records_produced_total{format="mamamia"} 7.0' in lines
+
+
+@pytest.mark.parametrize(("compiled", "text"), [(True, "true"), (False, "false")])
+def test_build_info_tells_versions_and_whether_the_core_is_compiled(
+    compiled: bool, text: str
+) -> None:
+    """A change of rates after an upgrade may come from another wheel of the same version."""
+    lines = scraped({"version": "0.1.0", "compiled": compiled})
+    python = platform.python_version()
+    labels = f'compiled="{text}",python="{python}",version="0.1.0"'
+    assert f"brokerd_build_info{{{labels}}} 1.0" in lines
 
 
 def test_figures_that_are_not_there_have_no_series() -> None:

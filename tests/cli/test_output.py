@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from brokerd.cli.output import age, facts, plain, size, table, time
+from brokerd.cli.output import age, core_text, facts, plain, size, table, time
 
 
 def test_columns_are_aligned_and_numbers_stand_right() -> None:
@@ -19,6 +19,11 @@ def test_columns_are_aligned_and_numbers_stand_right() -> None:
     ]
     assert table(("NAME",), [], "no topics") == ["no topics"]
     assert facts([("lag", 5), ("oldest", None)]) == ["lag     5", "oldest  -"]
+
+
+def test_the_core_of_a_broker_has_the_words_of_the_console() -> None:
+    assert [core_text(one) for one in (True, False)] == ["compiled", "pure Python"]
+    assert core_text(None) == "unknown", "the status of a broker that does not tell"
 
 
 class Terminal(io.StringIO):

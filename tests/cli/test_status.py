@@ -15,6 +15,7 @@ from brokerd.cli.verbs import top
 from brokerd.codecs.mamamia import Acquire, Produce
 from tests.admin.caller import Caller
 from tests.cli.shell import Shell
+from tests.compiled import COMPILED
 from tests.house import Client
 from tests.watched import Watched
 
@@ -79,6 +80,7 @@ def test_a_sound_broker_is_described(shell: Shell, watched: Watched, client: Cli
     assert shown["topics"] == "1"
     assert shown["lag of groups"] == "3, 0 dead letters"
     assert shown["durability"] == "fsync"
+    assert shown["core"] == ("compiled" if COMPILED else "pure Python")
     assert shown["journal"].endswith(" in 1 file")
     assert not any(line.startswith("CONDITION") for line in lines)
     assert shell.json("status") == json.loads(watched.get("/api/v1/status")[1])

@@ -26,6 +26,7 @@ from brokerd.cli.bench.formats import FORMATS, SCENARIOS
 from brokerd.cli.bench.formats.base import BenchFailed
 from brokerd.cli.bench.formats.connect_options import ConnectOptions
 from brokerd.cli.bench.measure import Plan, measure, prepare
+from brokerd.cli.output import core_text
 from brokerd.client.addresses import parse_address
 from brokerd.errors import BrokerdError
 
@@ -239,6 +240,7 @@ def bench_command(
         "raw_fdatasync_per_s": round(rate, 1),
         "raw_block_bytes": block_bytes,
         **asdict(machine.describe(where)),
+        "compiled": status.get("compiled"),  # the broker, not this process
     }
     if as_json or root.get("json"):
         click.echo(json.dumps(report))
@@ -275,3 +277,4 @@ def _print_report(report: dict[str, Any]) -> None:
         f"  durability: {report['durability']}   write+fdatasync of {report['raw_block_bytes']} "
         f"bytes: {report['raw_fdatasync_per_s']:,.0f}/s on {report['file_system']}"
     )
+    click.echo(f"  core: {core_text(report['compiled'])}")

@@ -1,5 +1,5 @@
 # Tests: tests/test_bench.py
-"""The machine of a benchmark: cores, file system, sync rate of the disk."""
+"""The machine of a benchmark: cores, file system, sync rate of the disk, and which brokerd runs."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from brokerd.cli.bench.formats.base import BenchFailed
+from brokerd.cli.output import core_text
+from brokerd.server.compiled import is_compiled
 from brokerd.wal.disk import RealDisk
 
 _SYNC_FILE_BYTES = 16 << 20
@@ -27,6 +29,15 @@ class Machine:
     system: str
     file_system: str
     """Type of the file system of the directory."""
+    compiled: bool
+    """Whether the brokerd of this process is compiled (docs/architecture.rst, Compiled modules)."""
+
+    def text(self) -> str:
+        """Return all of it in one line."""
+        return (
+            f"{self.cpu}, {self.cores} cores, {self.system}, Python {self.python}, "
+            f"{self.file_system}, brokerd: {core_text(self.compiled)}"
+        )
 
 
 def describe(directory: Path) -> Machine:
@@ -37,6 +48,7 @@ def describe(directory: Path) -> Machine:
         python=platform.python_version(),
         system=f"{platform.system()} {platform.release()}",
         file_system=RealDisk().file_system(str(directory)) or "unknown",
+        compiled=is_compiled(),
     )
 
 

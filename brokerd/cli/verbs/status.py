@@ -53,6 +53,7 @@ def _facts(status: Answer) -> Iterator[tuple[str, Any]]:
     if status.get("reason"):
         yield "reason", status["reason"]
     yield "version", status.get("version")
+    yield "core", output.core_text(status.get("compiled"))
     yield "uptime", output.age(int(status.get("uptime_seconds", 0)))
     yield "data directory", status.get("data_dir")
     yield "durability", status.get("durability")
