@@ -58,8 +58,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _bench(directory: Path, options: argparse.Namespace, show: Callable[[str], None]) -> int:
-    report: dict[str, Any] = {"machine": asdict(describe(directory))}
-    show(_machine_text(report["machine"]))
+    machine = describe(directory)
+    report: dict[str, Any] = {"machine": asdict(machine)}
+    show(machine.text())
     if not options.no_rates:
         report |= _rates(directory, options, show)
         report["bytecodes"] = counts = bytecodes.show_counts(show, options.format)
@@ -72,13 +73,6 @@ def _bench(directory: Path, options: argparse.Namespace, show: Callable[[str], N
     if options.json:
         print(json.dumps(report))
     return 1 if any(line["figures"]["errors"] for line in report.get("scenarios", ())) else 0
-
-
-def _machine_text(machine: dict[str, Any]) -> str:
-    return (
-        f"{machine['cpu']}, {machine['cores']} cores, {machine['system']}, "
-        f"Python {machine['python']}, {machine['file_system']}"
-    )
 
 
 def _rates(

@@ -25,6 +25,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
+from dataclasses import asdict
 from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
@@ -114,8 +115,8 @@ def measure(
     """
     machine = describe(directory)
     counts = [n for n in cores or CORES if n <= machine.cores] or [machine.cores]
-    show(f"{machine.cpu}, {machine.cores} cores, {machine.file_system}; 200-byte values")
-    report: dict[str, Any] = {"rollups": []}
+    show(f"{machine.text()}; 200-byte values")
+    report: dict[str, Any] = {"machine": asdict(machine), "rollups": []}
     for frame_records in frames:
         shape = Shape(int(10_000_000 * scale), frame_records)
         data_dir = directory / f"log{frame_records}"

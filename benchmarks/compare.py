@@ -275,6 +275,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not rivals:
         print("compare: no other broker is installed", file=sys.stderr)
         return 2
+    machine = describe(options.directory)
+    print(machine.text())
     words = durabilities(rivals)
     for name, text in words.items():
         print(f"{name}: {text}")
@@ -298,7 +300,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     print(table(found))
     if options.json is not None:
         document: dict[str, Any] = {
-            "machine": asdict(describe(options.directory)),
+            "machine": asdict(machine),
             "durability": words,
             "rows": [asdict(one) for one in found],
             "samples": [asdict(one) for one in samples],

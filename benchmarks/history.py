@@ -27,6 +27,7 @@ from brokerd.archive.delta.table import Table
 from brokerd.archive.delta.tables import ensure_tables
 from brokerd.archive.parquet.writer import FileWriter
 from brokerd.archive.serve.delta_archive import DeltaArchive
+from brokerd.cli.bench.machine import describe
 from brokerd.wal import SegmentStatus
 from brokerd.wal.disk import RealDisk
 from brokerd.wal.event_indexes import EventIndexes
@@ -149,6 +150,7 @@ def main() -> None:
     parser.add_argument("--archive", action="store_true")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as directory:
+        print(describe(Path(directory)).text())
         if given.archive:
             search_archive(Path(directory), given.events)
             return

@@ -252,11 +252,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     try:
         with tempfile.TemporaryDirectory(prefix=".bench-", dir=options.directory) as name:
+            machine = describe(Path(name))
+            show(machine.text())
             found = list(
                 measure(Path(name), shapes, options.scale, options.seconds, options.rounds, show)
             )
             if options.json:
-                print(json.dumps({"machine": asdict(describe(Path(name))), "shapes": found}))
+                print(json.dumps({"machine": asdict(machine), "shapes": found}))
     except ChildFailed as error:
         print(f"bench: {error}", file=sys.stderr)
         return 2

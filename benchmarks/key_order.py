@@ -275,9 +275,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     try:
         with tempfile.TemporaryDirectory(prefix=".bench-", dir=options.directory) as name:
+            machine = describe(Path(name))
+            show(machine.text())
             found = measure(Path(name), options.scale, options.rounds, show)
             if options.json:
-                print(json.dumps({"machine": asdict(describe(Path(name))), **found}))
+                print(json.dumps({"machine": asdict(machine), **found}))
     except ChildFailed as error:
         print(f"bench: {error}", file=sys.stderr)
         return 2

@@ -96,7 +96,7 @@ def measure(
 ) -> dict[str, Any]:
     """Run the parts in a directory and return the figures."""
     machine = describe(directory)
-    show(f"{machine.cpu}, {machine.cores} cores, {machine.file_system}; 200-byte values")
+    show(f"{machine.text()}; 200-byte values")
     report: dict[str, Any] = {"machine": asdict(machine)}
     if options.part in (None, "lots"):
         sizes = options.size or SIZES

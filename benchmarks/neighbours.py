@@ -478,9 +478,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return attack(CASES[options.attack[0]], options.attack[1])
         return 1
     interrupt_on_signals()
+    out = sys.stderr if options.json else sys.stdout
     found = []
     try:
         with tempfile.TemporaryDirectory(prefix=".bench-", dir=options.directory) as name:
+            machine = describe(Path(name))
+            print(machine.text(), file=out, flush=True)
             for case in options.only or CASES:
                 one = measure(CASES[case], Path(name), options.seconds)
                 found.append(one)
@@ -489,12 +492,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
                     f"latency p50 {one.p50_ms:.2f} p99 {one.p99_ms:.2f} longest "
                     f"{one.longest_ms:.1f} ms; processor p99 {one.processor_p99_ms:.2f} longest "
                     f"{one.processor_longest_ms:.1f} ms; {one.memory_mb:.0f} MB",
-                    file=sys.stderr if options.json else sys.stdout,
+                    file=out,
                     flush=True,
                 )
             if options.json:
-                machine = asdict(describe(Path(name)))
-                print(json.dumps({"machine": machine, "cases": [asdict(one) for one in found]}))
+                cases = [asdict(one) for one in found]
+                print(json.dumps({"machine": asdict(machine), "cases": cases}))
     except (BrokerFailed, OSError) as error:
         print(f"bench: {error}", file=sys.stderr)
         return 2

@@ -14,12 +14,14 @@ import ctypes
 import json
 import os
 import signal
+import site
 import subprocess
 import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
+import brokerd
 from brokerd.server.sections import DEFAULT_LISTENERS
 
 _POLL_SECONDS = 0.005
@@ -109,6 +111,7 @@ class BrokerProcess:
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
+                env=_environment(),
                 preexec_fn=die_with_parent,
             )
 
@@ -210,6 +213,20 @@ def interrupt_on_signals() -> None:
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, signal.default_int_handler)
+
+
+def _environment() -> dict[str, str]:
+    """Return the environment of a broker: it imports the brokerd of this process.
+
+    By itself twistd imports the installed one. That may be compiled, while ``python -m`` took the
+    working copy.
+    """
+    environment = dict(os.environ)
+    root = str(Path(brokerd.__file__).parents[1])
+    if root not in site.getsitepackages():
+        paths = [root, *filter(None, [environment.get("PYTHONPATH")])]
+        environment["PYTHONPATH"] = os.pathsep.join(paths)
+    return environment
 
 
 def _endpoint(address: str | None) -> str:

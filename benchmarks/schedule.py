@@ -280,9 +280,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     try:
         with tempfile.TemporaryDirectory(prefix=".bench-", dir=options.directory) as name:
+            machine = describe(Path(name))
+            show(machine.text())
             found = list(measure(Path(name), orders, options.scale, show))
             if options.json:
-                print(json.dumps({"machine": asdict(describe(Path(name))), "orders": found}))
+                print(json.dumps({"machine": asdict(machine), "orders": found}))
     except ChildFailed as error:
         print(f"bench: {error}", file=sys.stderr)
         return 2

@@ -308,10 +308,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error(f"no state {error}; there are {', '.join(_BY_NAME)}")
     try:
         with tempfile.TemporaryDirectory(prefix=".bench-", dir=options.directory) as name:
+            machine = describe(Path(name))
+            show(machine.text())
             found = list(measure(Path(name), states, options.scale, show))
             if options.json:
-                machine = asdict(describe(Path(name)))
-                print(json.dumps({"machine": machine, "states": found}))
+                print(json.dumps({"machine": asdict(machine), "states": found}))
     except ChildFailed as error:
         print(f"bench: {error}", file=sys.stderr)
         return 2

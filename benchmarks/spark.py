@@ -18,7 +18,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from multiprocessing import get_context
@@ -128,11 +128,11 @@ def measure(
     cores = min(cores, machine.cores)
     shape = Shape(int(10_000_000 * scale), 200)
     show(
-        f"{machine.cpu}, {cores} of {machine.cores} cores, {machine.file_system}; "
+        f"{machine.text()}; Spark on {cores} cores; "
         f"{shape.records:,} records of 200 bytes, frames of {shape.frame_records}; "
         "durability: no broker runs, nothing is written"
     )
-    report: dict[str, Any] = {"target": TARGET}
+    report: dict[str, Any] = {"machine": asdict(machine), "target": TARGET}
     wanted = parts or PARTS
     spec: dict[str, Any] = {"cores": cores, "records": shape.records, "tries": tries}
     if "journal" in wanted or "archive" in wanted:

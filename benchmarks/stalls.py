@@ -230,10 +230,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     try:
         with tempfile.TemporaryDirectory(prefix=".bench-", dir=options.directory) as name:
+            machine = describe(Path(name))
+            show(machine.text())
             phases = measure(Path(name), options.scale, show)
             if options.json:
-                machine = asdict(describe(Path(name)))
-                print(json.dumps({"machine": machine, "phases": phases}))
+                print(json.dumps({"machine": asdict(machine), "phases": phases}))
     except ChildFailed as error:
         print(f"bench: {error}", file=sys.stderr)
         return 2

@@ -286,7 +286,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         with tempfile.TemporaryDirectory(prefix=".bench-", dir=options.directory) as name:
             bench = Bench(Path(name), options.seconds, options.scale)
             machine = describe(Path(name))
-            print(f"durability: fsync (the default); {machine}", file=out, flush=True)
+            print(f"durability: fsync (the default); {machine.text()}", file=out, flush=True)
             for part in options.only or PARTS:
                 of_part: dict[str, list[Target]] = {}
                 for _ in range(options.runs):

@@ -351,14 +351,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     interrupt_on_signals()
     try:
         with tempfile.TemporaryDirectory(prefix=".bench-", dir=options.directory) as name:
+            machine = describe(Path(name))
             report = run(Path(name), options.minutes * 60, options.peers, options.topics)
-            machine = asdict(describe(Path(name)))
     except (BrokerFailed, OSError) as error:
         print(f"bench: {error}", file=sys.stderr)
         return 2
     if options.json:
-        print(json.dumps({"machine": machine, "durability": "fsync", **asdict(report)}))
+        print(json.dumps({"machine": asdict(machine), "durability": "fsync", **asdict(report)}))
         return 0
+    print(machine.text())
     print(f"durability fsync; {report.seconds:.0f} s, each tenant with {WINDOW} produces under way")
     for one in report.tenants:
         print(

@@ -6,11 +6,14 @@ import itertools
 import json
 import re
 import socket
+import sys
 import threading
 import time
 from collections import Counter
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 import msgpack
 import pytest
@@ -18,9 +21,10 @@ from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks import holes, key_order, schedule, size, stalls
+import brokerd
+from benchmarks import holes, key_order, neighbours, schedule, size, stalls, targets
 from benchmarks.__main__ import main as bench_main
-from benchmarks.process import BrokerProcess
+from benchmarks.process import BrokerFailed, BrokerProcess
 from benchmarks.responder import Responder
 from benchmarks.suite import SHAPES
 from brokerd.cli.bench import load, machine
@@ -495,6 +499,36 @@ class TestMachine:
         assert found.compiled is COMPILED
         assert replace(found, compiled=compiled).text().endswith(f", {text}")
 
+    @pytest.mark.parametrize(
+        ("module", "part", "found"),
+        [
+            (holes, "measure", lambda *_: iter(())),
+            (key_order, "measure", lambda *_: {"runs": {name: [] for name in key_order.RUNS}}),
+            (neighbours, "CASES", {}),
+            (schedule, "measure", lambda *_: iter(())),
+            (size, "measure", lambda *_: iter(())),
+            (stalls, "measure", lambda *_: []),
+            (targets, "PARTS", {}),
+        ],
+        ids=lambda value: value.__name__ if isinstance(value, ModuleType) else "",
+    )
+    def test_each_benchmark_begins_with_the_machine(
+        self,
+        tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch,
+        capsys: pytest.CaptureFixture[str],
+        module: Any,
+        part: str,
+        found: object,
+    ) -> None:
+        """Figures without it, or of an unknown core, cannot be compared."""
+        monkeypatch.setattr(module, part, found)
+        assert module.main(["--json", f"--directory={tmp_path}"]) == 0
+        text, lines = capsys.readouterr()
+        described = machine.describe(tmp_path)
+        assert json.loads(text)["machine"] == asdict(described)
+        assert described.text() in lines.splitlines()[0]
+
 
 class TestCommand:
     def test_it_prints_one_json_object_with_the_promised_keys(self) -> None:
@@ -622,6 +656,21 @@ class TestCommits:
 
 
 class TestBroker:
+    def test_a_broker_imports_the_brokerd_of_the_benchmark(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """twistd alone takes the installed one; ``python -m`` took the working copy."""
+        working_copy = tmp_path / "clone" / "brokerd" / "__init__.py"
+        working_copy.parent.mkdir(parents=True)
+        working_copy.touch()
+        script = "import brokerd; print(brokerd.__file__)"
+        monkeypatch.setattr(brokerd, "__file__", str(working_copy))
+        monkeypatch.setattr(BrokerProcess, "command", lambda _: [sys.executable, "-Pc", script])
+        broker = BrokerProcess(tmp_path / "data", tmp_path / "log")
+        with pytest.raises(BrokerFailed):  # it prints, and serves nothing
+            broker.start()
+        assert broker.log_tail() == str(working_copy)
+
     @pytest.mark.slow
     def test_a_real_broker_answers_every_scenario_without_an_error(self, tmp_path: Path) -> None:
         """Each scenario moves messages through a broker of its own."""
@@ -712,6 +761,7 @@ class TestMakeBench:
         code = bench_main([*options, f"--directory={tmp_path}"])
         report = json.loads(capsys.readouterr().out)
         assert code == 0
+        assert report["machine"]["compiled"] is COMPILED
         assert report["holes"] == [[3, 0.25]]
         assert report["schedule"] == [[2, 0.25]]
         assert report["states"] == [[6, 0.25]]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -17,7 +18,9 @@ from benchmarks.rivals.rabbitmq import amqp_frame
 from benchmarks.rivals.redis import resp
 from brokerd.cli.bench.formats import FORMATS
 from brokerd.cli.bench.formats.base import LoadSpec
+from brokerd.cli.bench.machine import describe
 from brokerd.cli.bench.scenarios import Role
+from tests.compiled import COMPILED
 
 
 @pytest.fixture(autouse=True)
@@ -159,6 +162,22 @@ def test_nothing_to_compare_with_is_an_error(
     said = capsys.readouterr()
     assert said.out == "redis: not installed; Debian's package is redis-server\n"
     assert said.err == "compare: no other broker is installed\n"
+
+
+def test_the_output_begins_with_the_machine_and_whether_brokerd_is_compiled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    add_rivals()
+    monkeypatch.setattr(type(RIVALS["redis"]), "find", lambda _: "/bin/true")
+    monkeypatch.setattr(type(RIVALS["redis"]), "version", lambda _: "7.0.15")
+    monkeypatch.setattr(compare, "run", lambda *_: samples())
+    file = tmp_path / "figures.json"
+    arguments = ["--only", "redis", "--json", str(file), "--directory", str(tmp_path)]
+    assert compare.main(arguments) == 0
+    machine = describe(tmp_path)
+    assert capsys.readouterr().out.splitlines()[0] == machine.text()
+    assert json.loads(file.read_text())["machine"] == asdict(machine)
+    assert machine.compiled is COMPILED
 
 
 @pytest.mark.parametrize(
