@@ -1,15 +1,17 @@
 # Tests: tests/test_turns.py
-"""Measure what one turn costs at least: ``python -m benchmarks.turns [--rounds 5] [--only NAME]``.
+"""Measure what one turn costs at least.
+
+``python -m benchmarks.turns [--rounds 5] [--only NAME] [--json]``.
 
 A client sends one small request on each connection, waits for all answers, and repeats. The servers
 do more and more of what a broker does, each in a process of its own:
 
-* ``recv and send``: a loop over epoll in Python that answers with constant bytes.
-* ``sync in place``: the same, and before the answers ``pwrite`` of 512 bytes and ``fdatasync``.
-* ``sync in a thread, waited for``: brokerd's own `ThreadPool` syncs, and the loop waits for it.
-* ``sync in a thread, wakes the poll``: the thread writes to an eventfd instead.
-* ``Twisted, sync in place``: a Protocol on Twisted's epoll reactor.
-* ``Twisted, read directly``: the same by `brokerd.protocols.base.transport`, as brokerd does it.
+* ``loop``: a loop over epoll in Python that answers with constant bytes.
+* ``sync``: the same, and before the answers ``pwrite`` of 512 bytes and ``fdatasync``.
+* ``thread-waited``: brokerd's own `ThreadPool` syncs, and the loop waits for it.
+* ``thread-wakes``: the thread writes to an eventfd instead.
+* ``twisted``: a Protocol on Twisted's epoll reactor.
+* ``twisted-direct``: the same by `brokerd.protocols.base.transport`, as brokerd does it.
 * ``brokerd``: PRODUCE of Mamamia.
 
 Figures are microseconds of processor time for each message, all threads, and the messages a second.
@@ -20,6 +22,7 @@ from __future__ import annotations
 
 import argparse
 import functools
+import json
 import os
 import select
 import socket
@@ -28,10 +31,11 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict
 from multiprocessing import get_context
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, NamedTuple
 
 from brokerd.cli.bench.formats.mamamia import produce_frame
 from brokerd.cli.bench.machine import describe
@@ -173,21 +177,29 @@ def _twisted(directly: bool, listener: socket.socket, path: Path) -> None:
     reactor.run(installSignalHandlers=False)
 
 
-SERVERS: dict[str, Serve | None] = {
-    "recv and send": functools.partial(_loop, _no_journal),
-    "sync in place": functools.partial(_loop, _journal),
-    "sync in a thread, waited for": functools.partial(_loop, _waited_for),
-    "sync in a thread, wakes the poll": functools.partial(_loop, _waking),
-    "Twisted, sync in place": functools.partial(_twisted, False),
-    "Twisted, read directly": functools.partial(_twisted, True),
-    "brokerd": None,
+class Server(NamedTuple):
+    """A server to measure."""
+
+    what: str
+    serve: Serve | None
+    """None: a broker."""
+
+
+SERVERS = {
+    "loop": Server("recv and send", functools.partial(_loop, _no_journal)),
+    "sync": Server("sync in place", functools.partial(_loop, _journal)),
+    "thread-waited": Server("sync in a thread, waited for", functools.partial(_loop, _waited_for)),
+    "thread-wakes": Server("sync in a thread, wakes the poll", functools.partial(_loop, _waking)),
+    "twisted": Server("Twisted, sync in place", functools.partial(_twisted, False)),
+    "twisted-direct": Server("Twisted, read directly", functools.partial(_twisted, True)),
+    "brokerd": Server("PRODUCE of Mamamia", None),
 }
 
 
 @contextmanager
 def _running(name: str, directory: Path) -> Iterator[tuple[str, int]]:
     """Run a server; yield its address and process id."""
-    serve = SERVERS[name]
+    serve = SERVERS[name].serve
     if serve is None:
         with BrokerProcess(directory / "data", directory / "log", formats=["mamamia"]) as broker:
             broker.start()
@@ -250,19 +262,27 @@ def _exchange(socks: Sequence[socket.socket], seconds: float) -> int:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command and return the exit code."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.turns")
-    parser.add_argument("--only", action="append", choices=SERVERS, help="repeatable")
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.turns",
+        epilog="servers:\n" + "\n".join(f"  {name:<16}{one.what}" for name, one in SERVERS.items()),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "--only", action="append", choices=SERVERS, metavar="SERVER", help="one server; repeatable"
+    )
     parser.add_argument("--rounds", type=int, default=5, help="of all servers (default: 5)")
     parser.add_argument("--seconds", type=float, default=1.0, help="each (default: 1)")
     parser.add_argument("--directory", type=Path, default=Path(), help="on the disk to measure")
+    parser.add_argument("--json", action="store_true", help="one JSON object on stdout")
     options = parser.parse_args(arguments)
     interrupt_on_signals()
+    out = sys.stderr if options.json else sys.stdout
     names = options.only or list(SERVERS)
     found: dict[tuple[str, int], list[tuple[float, float]]] = {}
     try:
         with tempfile.TemporaryDirectory(prefix=".bench-", dir=options.directory) as directory:
             machine = describe(Path(directory))
-            print(f"durability: fsync (the default); {machine}", flush=True)
+            print(f"durability: fsync (the default); {machine.text()}", file=out, flush=True)
             for _ in range(options.rounds):
                 for connections in SHAPES:
                     for name in names:
@@ -272,14 +292,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"bench: {error}", file=sys.stderr)
         return 2
     heads = "".join(f"{f'{count} x 1 us':>12}{'messages/s':>12}" for count in SHAPES)
-    print(f"{'server':<34}{heads}")
+    print(f"{'server':<50}{heads}", file=out)
+    servers = []
     for name in names:
-        line = f"{name:<34}"
+        line = f"{name:<16}{SERVERS[name].what:<34}"
         for connections in SHAPES:
             runs = found[name, connections]
             least = min(used for used, _ in runs)
-            line += f"{least:>12.1f}{median(rate for _, rate in runs):>12,.0f}"
-        print(line)
+            rate = median(rate for _, rate in runs)
+            line += f"{least:>12.1f}{rate:>12,.0f}"
+            servers.append(
+                {"server": name, "connections": connections, "us": least, "msgs_per_s": rate}
+            )
+        print(line, file=out)
+    if options.json:
+        print(json.dumps({"machine": asdict(machine), "durability": "fsync", "servers": servers}))
     return 0
 
 
