@@ -20,6 +20,7 @@ WITH_JOBS = $(if $(JOBS),--jobs $(JOBS))
 PYTEST = $(BIN)/python -m pytest -n $(or $(JOBS),auto)
 SOAK_SECONDS ?= 14400
 COMPILED := build/compiled
+WHEELS := build/wheels
 OLDER_SPARK := build/older-spark
 # PySpark and Delta Spark.
 OLDER_SPARK_VERSIONS := 4.1.4 4.4.0
@@ -183,15 +184,16 @@ soak: $(READY)
 rehearsal: $(READY)
 	$(BIN)/python -m pytest -m soak $(ARGS) tests/test_rehearsal.py tests/test_rehearsal_production.py
 
-# An old build directory would put deleted modules into the wheel.
+# Other wheels in dist stay: it prints those that it made.
 wheel: $(READY)
-	@rm -rf build dist/brokerd-*.whl
-	@BROKERD_COMPILE=0 $(PIP) wheel --quiet --no-deps -w dist .
-	@rm -rf build
+	@rm -rf $(WHEELS)
+	@BROKERD_COMPILE=0 $(PIP) wheel --quiet --no-deps -w $(WHEELS) .
 	@if reason=$$($(BIN)/python scripts/build_backend.py); \
-	    then BROKERD_COMPILE=1 $(PIP) wheel --quiet --no-deps -w dist .; \
+	    then BROKERD_COMPILE=1 $(PIP) wheel --quiet --no-deps -w $(WHEELS) .; \
 	    else echo "no compiled wheel: $$reason"; fi
-	@ls dist/*.whl
+	@mkdir -p dist
+	@for wheel in $(WHEELS)/*.whl; do mv -f $$wheel dist/ && echo dist/$${wheel##*/}; done
+	@rmdir $(WHEELS)
 
 # Debian's own Python goes into the packages, so this needs no .venv.
 deb:
