@@ -4,7 +4,7 @@
 This is a build backend (PEP 517) around that of setuptools. ``BROKERD_COMPILE`` decides:
 
 * unset or ``auto``: compile if this machine can. Otherwise print one line and build the pure wheel.
-* ``1``: compile; failing is an error.
+* ``1``: compile; failing is an error, and comes at once on a machine that cannot.
 * ``0``: build the pure wheel.
 
 An editable install is never compiled: a shared library would hide later changes of its source.
@@ -56,7 +56,12 @@ Settings = Mapping[str, Any] | None
 
 
 def get_requires_for_build_wheel(config_settings: Settings = None) -> list[str]:
-    """Return the packages that the build needs: mypy only for a compiled wheel."""
+    """Return the packages that the build needs: mypy only for a compiled wheel.
+
+    pip asks this first, and fetches the packages then.
+
+    :raises SystemExit: the build has to compile, and this machine cannot.
+    """
     needed: list[str] = build_meta.get_requires_for_build_wheel(config_settings)
     return needed if _reason() else [*needed, COMPILER]
 
@@ -64,7 +69,10 @@ def get_requires_for_build_wheel(config_settings: Settings = None) -> list[str]:
 def build_wheel(
     wheel_directory: str, config_settings: Settings = None, metadata_directory: str | None = None
 ) -> str:
-    """Build a wheel and return its file name."""
+    """Build a wheel and return its file name.
+
+    :raises SystemExit: it has to compile and cannot.
+    """
     arguments = wheel_directory, config_settings, metadata_directory
     _remove_earlier_builds()
     if _plan():
@@ -120,7 +128,12 @@ def _plan() -> bool:
 def _reason() -> str:
     """Return why the wheel is pure, or an empty string for a compiled one."""
     choice = _choice()
-    return "" if choice == "1" else f"{CHOICE}=0" if choice == "0" else obstacle()
+    if choice == "0":
+        return f"{CHOICE}=0"
+    found = obstacle()
+    if found and choice == "1":
+        raise SystemExit(f"{CHOICE}=1: brokerd cannot be compiled here: {found}")
+    return found
 
 
 def _remove_earlier_builds() -> None:

@@ -125,6 +125,21 @@ def test_a_failed_compilation_falls_back(
         build(backend, monkeypatch, failure)
 
 
+def test_the_order_to_compile_fails_at_once_without_a_compiler(
+    backend: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """pip asks for the packages of the build first: before it fetches mypy, which takes a while."""
+    monkeypatch.setenv("CC", "no-such-compiler")
+    monkeypatch.setenv("BROKERD_COMPILE", "1")
+    setuptools = Setuptools(backend)
+    monkeypatch.setattr(backend, "build_meta", setuptools)
+    text = "BROKERD_COMPILE=1: brokerd cannot be compiled here: the C compiler no-such-compiler "
+    for ask in (backend.get_requires_for_build_wheel, lambda: backend.build_wheel("dist")):
+        with pytest.raises(SystemExit, match=text):
+            ask()
+    assert setuptools.built == []
+
+
 def test_zero_never_compiles(backend: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     """Even where it could, and it does not look for a compiler."""
     monkeypatch.setattr(backend, "obstacle", lambda: 1 // 0)
