@@ -41,6 +41,7 @@ from brokerd.codecs.rustlog import CODECS, CreateTopic, Dialect
 from brokerd.protocols.base.transport import DirectReads, read_directly
 from brokerd.schemas.checker import CheckRunner, InlineCheckRunner
 from brokerd.server.assembly import BrokerCore
+from brokerd.server.compiled import is_compiled
 from brokerd.server.config import Config
 from brokerd.server.sections import Wal
 from brokerd.worker_pool import STOP_SECONDS
@@ -368,24 +369,23 @@ def python_version() -> str:
     return f"{sys.version_info.major}.{sys.version_info.minor}"
 
 
-def is_compiled() -> bool:
-    """Return whether some modules of brokerd are compiled, so that they execute no bytecode."""
-    files = [
-        getattr(module, "__file__", None)
-        for name, module in sys.modules.items()
-        if name.startswith("brokerd.")
-    ]
-    return not all(file is None or file.endswith(".py") for file in files)
+def not_comparable() -> str:
+    """Return why counts of this process are not compared with the committed ones, or ""."""
+    if is_compiled():
+        return "compiled code has no bytecode instructions to count"
+    if not COUNTS_FILE.exists():
+        return f"there is no file {COUNTS_FILE}"
+    python: str = json.loads(COUNTS_FILE.read_text())["python"]
+    if python != python_version():
+        return f"the committed counts are of Python {python}, this is {python_version()}"
+    return ""
 
 
 def committed() -> dict[str, float]:
-    """Return the committed counts by scenario; none for another Python or compiled modules."""
-    if not COUNTS_FILE.exists():
+    """Return the committed counts by scenario; none if they are `not_comparable`."""
+    if not_comparable():
         return {}
-    found = json.loads(COUNTS_FILE.read_text())
-    if is_compiled() or found["python"] != python_version():
-        return {}
-    counts: dict[str, float] = found["instructions"]
+    counts: dict[str, float] = json.loads(COUNTS_FILE.read_text())["instructions"]
     return counts
 
 
@@ -401,6 +401,9 @@ def compare(counts: dict[str, float], known: dict[str, float]) -> list[str]:
 def show_counts(show: Callable[[str], None], formats: Sequence[str]) -> dict[str, float]:
     """Count the scenarios of these formats, and show each beside its committed count."""
     known = committed()
+    if reason := not_comparable():
+        rest = "; these are of the modules that stay Python" if is_compiled() else ""
+        show(f"no committed counts to compare with: {reason}{rest}")
     show(f"{'bytecode instructions a message':<44}{'now':>10}{'committed':>12}")
     counts = {}
     for shape in SHAPES:
@@ -425,6 +428,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--record", action="store_true", help="write the counts to the file")
     parser.add_argument("--time", action="store_true", help="microseconds of processor time")
     options = parser.parse_args(arguments)
+    if options.record and is_compiled():
+        parser.error(f"--record: {not_comparable()}")
     if options.time:
         print(f"{'microseconds a message':<44}{'compiled' if is_compiled() else 'pure Python':>12}")
         for shape in SHAPES:

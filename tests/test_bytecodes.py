@@ -8,7 +8,16 @@ from pathlib import Path
 import pytest
 
 from benchmarks import bytecodes
-from benchmarks.bytecodes import MARGIN, SHAPES, Shape, committed, compare, count, main
+from benchmarks.bytecodes import (
+    MARGIN,
+    SHAPES,
+    Shape,
+    committed,
+    compare,
+    count,
+    main,
+    not_comparable,
+)
 from brokerd.cli.bench.formats import FORMATS
 from brokerd.codecs.mamamia import FrameReader
 
@@ -17,7 +26,7 @@ FAST = NAMES[0], "mamamia produce 4 x 64", "mamamia acquire-settle 1 x 1"
 QUICK = Shape("mamamia", "produce", 1, 1, 3)
 
 
-@pytest.mark.skipif(not committed(), reason="counts are of another Python or of no compiled code")
+@pytest.mark.skipif(bool(not_comparable()), reason=not_comparable())
 @pytest.mark.parametrize(
     "shape",
     [
@@ -75,7 +84,33 @@ def test_the_command_shows_compares_and_records(
     assert main([]) == 1
     assert "committed" in capsys.readouterr().out.splitlines()[-1]
     (tmp_path / "counts.json").write_text(json.dumps({**found, "python": "2.7"}))
+    capsys.readouterr()
     assert main([]) == 0, "counts of another Python are not compared"
+    first = capsys.readouterr().out.splitlines()[0]
+    assert first == (
+        "no committed counts to compare with: the committed counts are of Python 2.7, "
+        f"this is {bytecodes.python_version()}"
+    )
+
+
+def test_counts_of_compiled_modules_are_named_as_such(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """They are shown beside no committed ones, and not recorded."""
+    monkeypatch.setattr(bytecodes, "SHAPES", (QUICK,))
+    monkeypatch.setattr(bytecodes, "COUNTS_FILE", tmp_path / "counts.json")
+    monkeypatch.setattr(bytecodes, "is_compiled", lambda: True)
+    assert main([]) == 0
+    first, _, line = capsys.readouterr().out.splitlines()
+    assert first == (
+        "no committed counts to compare with: compiled code has no bytecode instructions to count; "
+        "these are of the modules that stay Python"
+    )
+    assert line.endswith(" -")
+    with pytest.raises(SystemExit, match="2"):
+        main(["--record"])
+    assert "--record: compiled code has no bytecode" in capsys.readouterr().err
+    assert not bytecodes.COUNTS_FILE.exists()
 
 
 def test_processor_time_is_measured(
