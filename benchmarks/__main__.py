@@ -15,10 +15,10 @@ import json
 import pstats
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from brokerd.cli.bench.formats import FORMATS, BenchFailed
 from brokerd.cli.bench.machine import describe
@@ -30,7 +30,12 @@ from .children import ChildFailed
 from .process import BrokerFailed, BrokerProcess, interrupt_on_signals
 
 _FAILURES = (AdminFailed, BenchFailed, BrokerFailed, ChildFailed, OSError)
-_PROFILE_FUNCTIONS = 25
+_PROFILE_PERCENT = 4.0
+"""Smallest share of a function that the profile shows, with all that it calls."""
+_WAITS = (
+    "<method 'poll' of 'select.epoll' objects>",
+    "<method 'acquire' of '_thread.lock' objects>",
+)
 _CEILING_SECONDS_MAX = 1.0
 _SETTINGS = ("blipmq.retry_base_ms=10000",)
 """A message polled over BlipMQ is in flight for 100 ms by default; a busy disk can take longer."""
@@ -174,7 +179,8 @@ def _at_size(
 
 
 def _profile(directory: Path, options: argparse.Namespace, show: Callable[[str], None]) -> int:
-    """Run the busiest scenarios under cProfile; print the reactor thread's time by function."""
+    """Run the busiest scenarios under cProfile; print the reactor thread's shares by function."""
+    show(describe(directory).text())
     for plan in suite.plans(None, options.seconds, options.format):
         if plan.connections > 1:
             _profile_one(directory, options, plan, show)
@@ -196,8 +202,36 @@ def _profile_one(
         figures = measure(replace(plan, address=broker.address_of(plan.format)), place)
         broker.stop()
     show(f"{name}: {figures.msgs_per_s:,.0f} messages/s while being profiled")
-    stats = pstats.Stats(str(statistics), stream=sys.stderr if options.json else sys.stdout)
-    stats.sort_stats("tottime").print_stats(_PROFILE_FUNCTIONS)
+    show(f"{'alone':>7}{'whole':>8}{'calls':>11}  function")
+    for one in shares(pstats.Stats(str(statistics)).stats):  # type: ignore[attr-defined]
+        show(f"{one.own:>5.1f} %{one.whole:>6.1f} %{one.calls:>11,}  {one.function}")
+
+
+class Share(NamedTuple):
+    """What a function took of the time of the reactor's thread, in percent."""
+
+    own: float
+    whole: float
+    """With the functions that it calls."""
+    calls: int
+    function: str
+
+
+def shares(stats: Mapping[tuple[str, int, str], tuple[Any, ...]]) -> list[Share]:
+    """Return the largest shares of a profile, largest first, of the time without waits.
+
+    Loops that wait themselves have no share.
+
+    :param stats: `pstats.Stats.stats`: calls, own and whole seconds by file, line and function.
+    """
+    busy = sum(values[2] for (_, _, name), values in stats.items() if name not in _WAITS)
+    found = []
+    for (file, line, name), (_, calls, own, whole, _) in stats.items():
+        percent = whole / busy * 100
+        if name not in _WAITS and _PROFILE_PERCENT <= percent <= 100:
+            place = f"{'/'.join(Path(file).parts[-2:])}:{line} " if line else ""
+            found.append(Share(own / busy * 100, percent, calls, f"{place}{name}"))
+    return sorted(found, key=lambda one: -one.whole)
 
 
 def _broker(

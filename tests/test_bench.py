@@ -23,6 +23,7 @@ from hypothesis import strategies as st
 
 import brokerd
 from benchmarks import holes, key_order, neighbours, schedule, size, stalls, targets
+from benchmarks.__main__ import Share, shares
 from benchmarks.__main__ import main as bench_main
 from benchmarks.process import BrokerFailed, BrokerProcess
 from benchmarks.responder import Responder
@@ -740,6 +741,32 @@ class TestMakeBench:
         assert report["idle"]["connections"] == 10
         assert len(report["memory"]) == 5
         assert report["configured_caches_bytes"] > 0
+        assert list(tmp_path.iterdir()) == []
+
+    def test_a_profile_becomes_shares_of_the_time_without_waits(self) -> None:
+        """The loop waits itself, so it has no share. A function counts with all that it calls."""
+        stats = {
+            ("~", 0, "<method 'poll' of 'select.epoll' objects>"): (9, 9, 6.0, 6.0, {}),
+            ("/lib/twisted/base.py", 1, "run"): (1, 1, 0.2, 10.0, {}),
+            ("/lib/twisted/tcp.py", 7, "read"): (5, 5, 1.8, 3.8, {}),
+            ("~", 0, "<method 'send' of '_socket.socket' objects>"): (8, 8, 1.9, 1.9, {}),
+            ("/lib/twisted/tcp.py", 9, "small"): (2, 2, 0.1, 0.1, {}),
+        }
+        assert shares(stats) == [
+            Share(45.0, 95.0, 5, "twisted/tcp.py:7 read"),
+            Share(47.5, 47.5, 8, "<method 'send' of '_socket.socket' objects>"),
+        ]
+
+    @pytest.mark.slow
+    def test_a_profile_shows_shares_of_each_scenario(
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        options = ["--profile", "--seconds=0.2", "--format=rustlog", f"--directory={tmp_path}"]
+        assert bench_main(options) == 0
+        lines = capsys.readouterr().out.splitlines()
+        heads = [line.partition(":")[0] for line in lines if line.endswith("while being profiled")]
+        assert heads == ["rustlog-produce-batch-8x4", "rustlog-fetch-8x1"]
+        assert any("'send' of '_socket.socket'" in line for line in lines)
         assert list(tmp_path.iterdir()) == []
 
     def test_every_format_has_its_scenarios_in_it(self) -> None:
