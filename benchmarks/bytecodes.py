@@ -166,8 +166,8 @@ class _Host:
     def call_at_turn_end(self, function: Callable[[], None]) -> None:
         self.reads.call_at_turn_end(function)
 
-    def begin_serving(self) -> None:
-        self.reads = read_directly(self.reactor)
+    def begin_serving(self, before_heavy: Callable[[], None]) -> None:
+        self.reads = read_directly(self.reactor, before_heavy)
 
     def records_kept(self, count: int) -> None: ...
 

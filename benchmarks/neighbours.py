@@ -54,6 +54,8 @@ _MAMAMIA = Struct(">IBB")
 _PAUSE_SECONDS = 0.002
 _READY_SECONDS = 120.0
 _TIMEOUT_SECONDS = 120.0
+_PIPE_BYTES = 1 << 20
+"""For the lines of 200,000 heavy requests, which nobody reads meanwhile: a full pipe stops them."""
 
 
 def frame(command: int, fields: dict[str, Any]) -> bytes:
@@ -414,6 +416,7 @@ def measure(case: Case, directory: Path, seconds: float) -> Found:
         with subprocess.Popen(
             [*command, broker.address_of(case.wire_format)],
             stdout=subprocess.PIPE,
+            pipesize=_PIPE_BYTES,
             preexec_fn=die_with_parent,
         ) as heavy:
             try:

@@ -95,7 +95,7 @@ def test_threads_that_clients_wait_for_have_short_slices(is_awaited: bool) -> No
 def test_the_reactor_has_short_slices_while_it_serves() -> None:
     def served() -> tuple[Any, ...]:
         host = RealHost(Clock())
-        host.begin_serving()
+        host.begin_serving(lambda: None)
         serving = slice_ns()
         host.end_serving()
         return serving, slice_ns()

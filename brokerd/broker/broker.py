@@ -114,6 +114,7 @@ class Broker:
         self.time = self.context.time
         self.counters = self.context.counters
         self.slices.light_waits = self.group_commit.light_waits
+        self.slices.before_turn = self.group_commit.answer_light_first
         self.connections = ConnectionRegistry()
         self.quotas = Quotas(self.accounts.directory, self.accounts.change_quota)
         self._state = self.context.state

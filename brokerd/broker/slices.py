@@ -92,6 +92,8 @@ class SliceQueue:
         self.light_waits: Callable[[], int] = lambda: 0
         """Returns the number of the next commit if a request that was handled as it arrived waits
         for a commit, or 0."""
+        self.before_turn: Callable[[], None] = lambda: None
+        """Called before the slices of a turn."""
         self.is_full = False
         """Whether the requests of this turn took `TURN_SECONDS`."""
 
@@ -149,6 +151,7 @@ class SliceQueue:
         """
         self._is_scheduled = self.is_full = False
         self._charged_seconds = 0.0
+        self.before_turn()
         began_seconds = self.clock.seconds()
         awaited = self.light_waits()
         if awaited != self._awaited:

@@ -394,7 +394,7 @@ class BrokerCore:
         self.recovery = report
         self._log_recovery(report)
         self.broker.start()
-        self._host.begin_serving()
+        self._host.begin_serving(self.broker.group_commit.answer_light_first)
         self.broker.group_commit.chunk_closed = self._host.records_kept
         self._loop(TICK_SECONDS, self._tick)
         if self._sync_interval_ms:

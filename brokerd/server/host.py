@@ -87,8 +87,11 @@ class Host(Protocol):
     def call_at_turn_end(self, function: Callable[[], None]) -> None:
         """Call ``function`` in the reactor's thread when the events of this turn are handled."""
 
-    def begin_serving(self) -> None:
-        """Prepare for serving: nearly all objects in memory are long-lived now."""
+    def begin_serving(self, before_heavy: Callable[[], None]) -> None:
+        """Prepare for serving: nearly all objects in memory are long-lived now.
+
+        ``before_heavy`` is called before reads of heavy connections that light requests may follow.
+        """
 
     def records_kept(self, count: int) -> None:
         """Note that so many records in memory are complete: they change no more."""
@@ -153,10 +156,10 @@ class RealHost:
     def call_at_turn_end(self, function: Callable[[], None]) -> None:
         self._reads.call_at_turn_end(function)
 
-    def begin_serving(self) -> None:
+    def begin_serving(self, before_heavy: Callable[[], None]) -> None:
         self._garbage.begin()
         ask_for_slices()
-        self._reads = read_directly(self.reactor)
+        self._reads = read_directly(self.reactor, before_heavy)
 
     def records_kept(self, count: int) -> None:
         self._garbage.records_kept(count)

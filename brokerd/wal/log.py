@@ -57,14 +57,14 @@ from brokerd.walformat import (
 from brokerd.walformat.index import MemoryIndex
 from brokerd.worker_pool import CommitPool, FailStopPool, Mutex, WorkerPool
 
-QUICK_SECONDS = 0.001
-"""A commit that takes less is quick."""
-QUICK_COMMITS = 8
-"""Number of quick commits, one after the other, after which the reactor waits for the next."""
+AWAITED_BYTES = 256 << 10
+"""Largest commit for which the reactor waits."""
 COMMIT_BYTES = 4 << 20
 """Most bytes of the frames of a commit, unless it has one frame only."""
-WAIT_SECONDS = 0.002
+WAIT_SECONDS = 0.001
 """Longest time for which the reactor waits for a commit. A stuck sync then goes on without it."""
+PASSED_COMMITS_MAX = 64
+"""Most commits that the reactor does not wait for after a wait in vain."""
 
 
 class Wal:
@@ -116,8 +116,11 @@ class Wal:
         """The LSN after the last durable frame."""
         self._synced_lsn = 0
         self._syncing = False
-        self._quick_commits = 0
-        """Number of quick commits since the last slow one."""
+        self._commit_is_awaited = False
+        """Whether `wait_if_quick` waits for the commit in flight."""
+        self._passed_commits = 0
+        """How many commits were not awaited after the last wait, if that was in vain."""
+        self._commits_to_pass = 0
         self._disk = disk
         self._path = path
         self._writer = FailStopPool(writer, self.fail)
@@ -392,6 +395,11 @@ class Wal:
         self.busy = True
         self._commit_began = self._seconds()
         frames = self._next_frames()
+        self._commit_is_awaited = False
+        if self._commits_to_pass:
+            self._commits_to_pass -= 1
+        else:
+            self._commit_is_awaited = sum(frame.size for frame in frames) <= AWAITED_BYTES
         sync = self.options.durability == "fsync"
         try:
             writes = [self._write(run) for run in by_segment(frames)]
@@ -447,16 +455,23 @@ class Wal:
         return SegmentWrite(segment.file, 0, data, segment.name, spare, before)
 
     def wait_if_quick(self) -> None:
-        """Wait for the commit in flight, if the last ones were quick.
+        """Wait for the commit in flight, if it is small and will probably be quick.
 
-        ``on_durable`` is called before this returns if the commit ends in time. The wait costs less
-        than a reactor turn, which cannot do other work meanwhile: the caller must have none.
+        ``on_durable`` is called before this returns if the commit ends in `WAIT_SECONDS`. After a
+        wait in vain the next commit is not awaited, after another one the next two, then four, and
+        so on: with a slow disk hardly any is. The time of a commit beside other work of the reactor
+        does not count, because its thread waits for the interpreter then.
         """
-        if self.busy and self._quick_commits >= QUICK_COMMITS:
-            ticket = self.durable_ticket
-            self._wait(WAIT_SECONDS)
-            if self.durable_ticket == ticket:
-                self._quick_commits = 0
+        if not self.busy or not self._commit_is_awaited:
+            return
+        ticket = self.durable_ticket
+        self._wait(WAIT_SECONDS)
+        if self.durable_ticket != ticket:
+            self._passed_commits = 0
+        else:
+            self._commit_is_awaited = False
+            self._passed_commits = min(2 * self._passed_commits or 1, PASSED_COMMITS_MAX)
+            self._commits_to_pass = self._passed_commits
 
     def _committed(
         self, frames: list[QueuedFrame], seconds: float | None, error: Exception | None
@@ -465,7 +480,6 @@ class Wal:
             self.fail("writing to the log failed", error)
             return
         assert seconds is not None, "a commit without an error has a time"
-        self._quick_commits = self._quick_commits + 1 if seconds < QUICK_SECONDS else 0
         self.busy = False
         self.write_times.observe(seconds)
         if self._commit_began is not None:

@@ -16,6 +16,7 @@ from brokerd.codecs.mamamia import GroupInfo, Produce
 from brokerd.errors import NoSpace, ShuttingDown, StorageFailed
 from brokerd.wal import WalOptions
 from brokerd.wal.damage.log_scan import scan_log
+from brokerd.wal.log import WAIT_SECONDS
 from brokerd.wal.read.scanner import ScanFrame
 from brokerd.walformat import EntryKind
 from simulator.machine.bare import WAL_DIR
@@ -739,3 +740,53 @@ def test_the_reactor_waits_for_a_commit_if_only_one_connection_does(
     assert [len(client.answers()) for client in connected] == [clients == 1] * clients
     house.run()
     assert clients == 1 or [len(client.answers()) for client in connected] == [1, 1]
+
+
+def test_light_requests_get_their_answers_before_heavy_work(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The commit in flight is one of earlier requests, and theirs follows."""
+    house = House()
+    waits: list[float] = []
+
+    def wait(seconds: float) -> None:
+        waits.append(seconds)
+        house.writer.step()
+
+    monkeypatch.setattr(house.wal, "_wait", wait)
+    clients = [house.connect() for _ in range(3)]
+    for client in clients[:2]:
+        client.send(Produce("t", b"x"))
+    house.turn()
+    clients[2].send(Produce("t", b"y"))
+    house.turn()
+    assert not any(client.answers() for client in clients)
+    house.broker.group_commit.answer_light_first()
+    assert [len(client.answers()) for client in clients] == [1, 1, 1]
+    assert waits == [WAIT_SECONDS] * 2
+    house.broker.group_commit.answer_light_first()
+    assert len(waits) == 2
+
+
+def test_nothing_waits_for_a_commit_of_heavy_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    house = House()
+    waits: list[float] = []
+    monkeypatch.setattr(house.wal, "_wait", waits.append)
+    house.broker.topics.create("t", 1)
+    house.broker.group_commit.when_all_durable(lambda: None)
+    house.turn()
+    assert house.wal.busy
+    house.broker.group_commit.answer_light_first()
+    assert not waits
+
+
+def test_a_commit_that_is_not_quick_is_awaited_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    house = House()
+    waits: list[float] = []
+    monkeypatch.setattr(house.wal, "_wait", waits.append)
+    for client in (house.connect(), house.connect()):
+        client.send(Produce("t", b"x"))
+    house.turn()
+    for _ in range(3):
+        house.broker.group_commit.answer_light_first()
+    assert waits == [WAIT_SECONDS]

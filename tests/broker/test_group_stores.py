@@ -509,3 +509,31 @@ def test_a_turn_packs_few_stores_if_they_take_long(
     assert before - stores.open == packed
     house.run()
     assert stores.open == 0
+
+
+def test_light_requests_get_their_answers_before_stores_are_packed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    house = wide(130)
+    lease_all(house)
+    house.run()
+    stores = house.broker.leases._state.stores
+    for group_partition in stores._open:
+        group_partition.is_recent = False
+    stores._open_max = 0
+    clients = [house.connect() for _ in range(2)]
+    open_at_answer: list[int] = []
+
+    def wait(seconds: float) -> None:
+        house.writer.step()
+        assert all(client.answers() for client in clients)
+        open_at_answer.append(stores.open)
+
+    monkeypatch.setattr(house.wal, "_wait", wait)
+    for client in clients:
+        client.send(mm.Produce("t", b"x"))
+    before = stores.open
+    stores.crowded()
+    house.run()
+    assert open_at_answer == [before]
+    assert stores.open == 0

@@ -62,6 +62,20 @@ def test_a_turn_takes_one_slice_however_many_wait() -> None:
     assert not desk.clock.waiting
 
 
+def test_light_requests_get_their_answers_before_the_slices_of_a_turn() -> None:
+    """Their time is not that of the slices."""
+    desk = Desk()
+
+    def answer() -> None:
+        desk.done.append("answers")
+        desk.clock.now += 2 * SLICE_SECONDS
+
+    desk.slices.before_turn = answer
+    desk.work("heavy", SliceOwner(), cost=SLICE_SECONDS / 1.5)
+    desk.work("other", SliceOwner(), cost=SLICE_SECONDS / 1.5)
+    assert desk.turn() == ["answers", "heavy", "other"]
+
+
 def test_a_turn_takes_short_works_until_the_time_of_a_slice_is_used() -> None:
     desk = Desk()
     for number in range(10):

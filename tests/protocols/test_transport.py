@@ -30,6 +30,7 @@ from brokerd.protocols.base.transport import (
     LARGE_BYTES,
     READ_SECONDS,
     SEND_BYTES,
+    SHORT_TURNS,
     acknowledge,
     lose_sending,
     prepare,
@@ -505,6 +506,7 @@ class Loop:
 
 
 END = -1
+ANSWERS = -2
 
 
 class Crowd:
@@ -522,7 +524,7 @@ class Crowd:
         self.cost = dict.fromkeys(range(size), cost)
         """The time of a request in seconds, by connection."""
         self.order: list[int] = []
-        """What the last turn handled: numbers of connections, and `END` for each end."""
+        """What the last turn handled: numbers of connections, `END` for each end, and `ANSWERS`."""
         self.meanwhile: Callable[[], None] = lambda: None
         """Called within the next request."""
         for number, one in enumerate((loop, *self._others)):
@@ -536,6 +538,11 @@ class Crowd:
         self.order.append(number)
         meanwhile, self.meanwhile = self.meanwhile, lambda: None
         meanwhile()
+
+    def answer_light_first(self) -> None:
+        """From now on, note when the reactor lets light requests have their answers."""
+        note = partial(self.order.append, ANSWERS)
+        self._others[-1].reads = read_directly(self._loop.reactor, note)
 
     def send(self, *numbers: int) -> None:
         """Send a request on each of these connections."""
@@ -685,6 +692,23 @@ class TestReadDirectly:
             crowd.send(0, 1, 2)
             crowd.turn()
             assert crowd.order in ([2, END, 0, END], [2, END, 1, END])
+
+    def test_light_requests_get_their_answers_before_a_heavy_read(self, loop: Loop) -> None:
+        """In turns that read one heavy connection, because a light one was read."""
+        crowd = Crowd(loop)
+        crowd.answer_light_first()
+        crowd.cost.update({2: 0.0})
+        crowd.send(0, 1, 2)
+        crowd.turn()
+        assert ANSWERS not in crowd.order
+        crowd.send(0, 1, 2)
+        crowd.turn()
+        assert crowd.order in ([2, END, ANSWERS, 0, END], [2, END, ANSWERS, 1, END])
+        for _ in range(SHORT_TURNS):
+            crowd.turn()
+            crowd.send(0, 1)
+        crowd.turn()
+        assert ANSWERS not in crowd.order
 
     def test_heavy_connections_take_turns(self, loop: Loop) -> None:
         """One in a turn, because each takes all of its time."""

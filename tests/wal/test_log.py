@@ -21,7 +21,7 @@ from twisted.logger import capturedLogs
 from brokerd.errors import NoSpace, StorageFailed
 from brokerd.wal import Frame, RealDisk, Wal, WalOptions
 from brokerd.wal.disk import File
-from brokerd.wal.log import QUICK_COMMITS, QUICK_SECONDS, WAIT_SECONDS
+from brokerd.wal.log import AWAITED_BYTES, WAIT_SECONDS
 from brokerd.walformat import (
     FRAME_BYTES_MAX,
     BodyParts,
@@ -57,10 +57,10 @@ def fail(*_: object) -> None:
 class QuickRig(Rig):
     """A log whose commits each take `commit_seconds`."""
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, options: WalOptions = SMALL) -> None:
+        super().__init__(options=options)
         self.now = 0.0
-        self.commit_seconds = QUICK_SECONDS / 2
+        self.commit_seconds = WAIT_SECONDS / 2
         self.waits: list[float] = []
         self.disk.enter = self._pass_time
         self.wal._seconds = lambda: self.now
@@ -85,36 +85,52 @@ class QuickRig(Rig):
 
 
 class TestWaitIfQuick:
-    def test_the_reactor_waits_for_a_commit_after_enough_quick_ones(self) -> None:
+    def test_the_reactor_waits_for_quick_commits(self) -> None:
         rig = QuickRig()
         rig.put(records(0))
-        waited = [rig.commit(offset) for offset in range(1, QUICK_COMMITS + 5)]
-        assert waited == [False] * (QUICK_COMMITS - 1) + [True] * 5
+        assert all(rig.commit(offset) for offset in range(1, 6))
         assert rig.waits == [WAIT_SECONDS] * 5
-        assert rig.durable == list(range(1, QUICK_COMMITS + 6))
+        assert rig.durable == list(range(1, 7))
 
-    def test_it_does_not_wait_while_commits_are_slow(self) -> None:
+    def test_a_slow_disk_is_awaited_less_and_less(self) -> None:
+        """After the n-th wait in vain, 2**(n - 1) commits are not awaited, and 64 at most."""
         rig = QuickRig()
-        rig.commit_seconds = QUICK_SECONDS
-        assert not any(rig.commit(offset) for offset in range(3 * QUICK_COMMITS))
+        rig.commit_seconds = 2 * WAIT_SECONDS
+        awaited = []
+        for offset in range(300):
+            rig.waits.clear()
+            assert not rig.commit(offset)
+            awaited += [offset] * len(rig.waits)
+        assert awaited == [0, 2, 5, 10, 19, 36, 69, 134, 199, 264]
+
+    def test_one_wait_that_succeeds_ends_this(self) -> None:
+        rig = QuickRig()
+        rig.commit_seconds = 2 * WAIT_SECONDS
+        waited = [rig.commit(offset) for offset in range(11)]
+        rig.commit_seconds = WAIT_SECONDS / 2
+        waited += [rig.commit(offset) for offset in range(11, 30)]
+        assert waited == [False] * 19 + [True] * 11
+
+    def test_a_commit_in_flight_is_awaited_once(self) -> None:
+        rig = QuickRig()
+        rig.commit_seconds = 60.0
+        rig.wal.append([records(0)], 1)
+        for _ in range(3):
+            rig.wal.wait_if_quick()
+        assert rig.waits == [WAIT_SECONDS]
+
+    def test_large_commits_are_not_awaited(self) -> None:
+        rig = QuickRig(WalOptions(segment_bytes=4 * AWAITED_BYTES, free_bytes_min=0))
+        rig.wal.append([records(0, size=AWAITED_BYTES)], 1)
+        rig.wal.wait_if_quick()
         assert not rig.waits
-
-    @pytest.mark.parametrize("seconds", [QUICK_SECONDS, 60.0])
-    def test_one_slow_commit_ends_it(self, seconds: float) -> None:
-        """Whether it is just too slow, or stuck so that the wait is in vain."""
-        rig = QuickRig()
-        for offset in range(QUICK_COMMITS + 3):
-            rig.commit(offset)
-        rig.commit_seconds = seconds
-        assert rig.commit(20) == (seconds < WAIT_SECONDS)
-        rig.commit_seconds = QUICK_SECONDS / 2
-        waited = [rig.commit(offset) for offset in range(21, 21 + QUICK_COMMITS + 1)]
-        assert waited == [False] * QUICK_COMMITS + [True]
+        rig.run()
+        assert rig.commit(1)
 
     def test_nothing_is_awaited_without_a_commit(self) -> None:
         rig = QuickRig()
-        for offset in range(QUICK_COMMITS + 3):
-            rig.commit(offset)
+        rig.wal.wait_if_quick()
+        rig.commit(0)
         rig.waits.clear()
         rig.wal.wait_if_quick()
         assert not rig.waits
@@ -126,16 +142,13 @@ class TestWaitIfQuick:
         commits.start()
         wal = Wal(disk, PATH, SMALL, commits, InlinePool(), random.Random(1).randbytes, lambda: 0.0)
         wal.open(0, lambda frame: None)
-        for offset in range(QUICK_COMMITS):
-            wal.append([records(offset)], 1)
-            asked.get(timeout=60)()
 
         def enter(call: Call) -> None:
             if call.name == "sync":
                 stuck.wait()
 
         disk.enter = enter
-        ticket = wal.append([records(QUICK_COMMITS)], 1)
+        ticket = wal.append([records(0)], 1)
         wal.wait_if_quick()
         assert wal.busy and wal.durable_ticket == ticket - 1 and not asked.qsize()
         wal.wait_if_quick()
@@ -146,7 +159,7 @@ class TestWaitIfQuick:
 
     def test_a_sync_that_fails_meanwhile_is_fatal(self) -> None:
         rig = QuickRig()
-        for offset in range(QUICK_COMMITS + 3):
+        for offset in range(3):
             rig.commit(offset)
         durable = list(rig.durable)
         rig.disk.fail("sync")

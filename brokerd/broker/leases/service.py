@@ -145,6 +145,7 @@ class LeaseService:
     def _trim(self) -> None:
         """Pack some idle stores, in a reactor turn in which no caller holds a store."""
         self._trim_call = None
+        self._group_commit.answer_light_first()
         stores = self._state.stores
         end_seconds = self._clock.seconds() + PACK_SECONDS
         for _ in range(PACKS_MAX // PACKS_AT_ONCE):

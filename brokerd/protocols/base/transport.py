@@ -303,7 +303,7 @@ class DirectReads:
         self.turn_ends.clear()
 
 
-def read_directly(reactor: Any) -> DirectReads:
+def read_directly(reactor: Any, before_heavy: Callable[[], object] = lambda: None) -> DirectReads:
     """Let an epoll reactor call readable TCP connections without a logging context for each event.
 
     The context and the checks around it cost a third of the way of a small request. Errors are
@@ -314,7 +314,8 @@ def read_directly(reactor: Any) -> DirectReads:
     recently. Light requests so have a commit of their own if none is in flight. A turn reads heavy
     connections for `READ_SECONDS`, or one of them when light requests arrive or were just read. It
     reads them for as long as it read light ones in any case, so many light ones leave them a half,
-    and for `LISTED_SECONDS` for each of them.
+    and for `LISTED_SECONDS` for each of them. ``before_heavy`` is called before the reads of heavy
+    connections in a turn that reads one only.
 
     Connections that are only writable come last, for `WRITE_SECONDS` in a turn, and those first
     that wrote least recently: the kernel names the others again in the next turn. A turn ends its
@@ -354,6 +355,8 @@ def read_directly(reactor: Any) -> DirectReads:
 
     def read_heavy(descriptors: list[int], light_seconds: float) -> None:
         nonlocal turn, short_turns
+        if short_turns:
+            before_heavy()
         turn += 1
         descriptors.sort(key=heavy.__getitem__)
         began_seconds = reactor.seconds()
