@@ -764,7 +764,7 @@ class TestReadDirectly:
         crowd.cost.update({0: 0.0})
         crowd.send(*range(1, 6))
         crowd.turn()
-        for listed_seconds, count in ((0.0, 1), (0.0005, 3)):
+        for listed_seconds, count in ((0.0, 1), (HEAVY_SECONDS, 3)):
             monkeypatch.setattr(transport, "LISTED_SECONDS", listed_seconds)
             crowd.send(*range(6))
             crowd.turn()

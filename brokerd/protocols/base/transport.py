@@ -43,7 +43,7 @@ QUICKACK: int | None = getattr(socket, "TCP_QUICKACK", None)
 AT_ONCE_BYTES = 1024 * 1024
 """Most bytes that `send` and `send_all` write at once. The reactor sends the others in pieces."""
 
-HEAVY_SECONDS = 0.0005
+HEAVY_SECONDS = 0.00025
 """Time of a read, with its requests, that makes a connection heavy until its next read."""
 
 READ_SECONDS = 0.003
