@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from random import Random
+from typing import Any
+
+import pytest
 from twisted.internet.task import Clock
 
 from brokerd.broker import ConsumerGroup, GroupPartition, Topic
@@ -10,6 +14,7 @@ from brokerd.broker.leases.timers import (
     GROUP_PARTITION_COST,
     RETRY_US,
     SLACK,
+    SWEPT,
     TURN_LIMIT,
     LeaseTimers,
 )
@@ -161,9 +166,73 @@ def test_short_leases_beside_a_very_long_one_do_not_fill_memory() -> None:
         diary.lease(0.001)
         diary.group_partitions[0].store.settle(diary.time.monotonic_us(), 1 << 40, 1, True)
         diary.clock.advance(0.002)
-    assert len(diary.table._heap) <= 2 * SLACK
+    assert len(diary.table._heap) + len(diary.table._old) <= 2 * SLACK
     diary.clock.advance(10_000_001)
     assert diary.group_partitions[0].store.leased == 0
+
+
+class Watched:
+    """Stands for a group partition with one due time, and counts how often that is read."""
+
+    reads = 0
+
+    def __init__(self) -> None:
+        self.group = self
+        self.deleted = False
+        self._scheduled_us: int | None = None
+
+    @property
+    def scheduled_us(self) -> int | None:
+        Watched.reads += 1
+        return self._scheduled_us
+
+    @scheduled_us.setter
+    def scheduled_us(self, due_us: int | None) -> None:
+        self._scheduled_us = due_us
+
+
+def test_no_step_looks_at_all_entries() -> None:
+    """100,000 in one step would take 20 ms. Half of them become stale here."""
+    diary = Diary()
+    table: Any = diary.table
+    watched = [Watched() for _ in range(20 * SLACK)]
+    most = 0
+    for due_us in (2, 1):
+        for one in watched:
+            before = Watched.reads
+            table.schedule_at(one, due_us * SECOND_US)
+            most = max(most, Watched.reads - before)
+    assert most <= SWEPT
+    assert len(table._heap) + len(table._old) <= 3 * len(watched) + 2 * SLACK
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_nothing_is_lost_in_sweeps(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each is called at its last due time, in order, whatever was scheduled and ended between."""
+    monkeypatch.setattr("brokerd.broker.leases.timers.SLACK", 3)
+    draw, clock = Random(seed), Clock()
+    time = BrokerTime(lambda: 1.7e9, clock.seconds, lambda *jump: None)
+    due_us: dict[Watched, int] = {}
+    called: list[tuple[int, int]] = []
+
+    def due(one: Any, now_us: int) -> None:
+        called.append((due_us.pop(one), now_us))
+
+    table: Any = LeaseTimers(clock, time, due)
+    table._limit = 3
+    watched = [Watched() for _ in range(30)]
+    for _ in range(600):
+        one, now_us = draw.choice(watched), time.monotonic_us()
+        chosen_us = now_us + draw.choice([10, 500, 1000]) * 1000
+        if chosen_us < due_us.get(one, 1 << 60):
+            due_us[one] = chosen_us
+            table.schedule_at(one, chosen_us)
+        if draw.random() < 0.2:
+            clock.advance(draw.choice([0.003, 0.02]))
+    clock.pump([0.001] * 1200)
+    assert not due_us and len(called) > 100
+    assert all(0 <= now_us - at_us < 30_000 for at_us, now_us in called)
+    assert not table._heap and not table._old
 
 
 def test_nothing_is_called_after_a_stop() -> None:

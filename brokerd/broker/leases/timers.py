@@ -19,7 +19,13 @@ RETRY_US = 100_000
 """Time until the next attempt if the leases of a group partition cannot end now."""
 
 SLACK = 1024
-"""Stale entries that never cause a rebuild, so that a small heap is not rebuilt all the time."""
+"""Stale entries that never cause a sweep, so that a small heap is not swept all the time."""
+
+SWEPT = 4
+"""Entries that a sweep looks at when one is pushed. 100,000 in one step would take 20 ms."""
+
+_Entry = tuple[int, int, GroupPartition]
+"""Due time, number of the entry, and group partition."""
 
 
 class LeaseTimers:
@@ -29,9 +35,12 @@ class LeaseTimers:
     if it calls `schedule` for the group partition itself.
 
     ``group_partition.scheduled_us`` is the time of the group partition's live entry in the heap. An
-    entry with another time is stale. It is dropped when it reaches the top, or in a rebuild when
-    more than half of the entries may be stale. Memory is one entry, about 150 bytes, for each group
-    partition with a due time.
+    entry with another time is stale. It is dropped when it reaches the top, or in a sweep.
+
+    A sweep begins when more than half of the entries may be stale. The heap becomes the old heap,
+    new entries go to another one, and with each of these some entries move from the end of the old
+    heap (what is left is a heap), unless they are stale. Memory is one entry, about 150 bytes, for
+    each group partition with a due time.
     """
 
     def __init__(
@@ -40,7 +49,11 @@ class LeaseTimers:
         self._clock = clock
         self._time = time
         self._due = due
-        self._heap: list[tuple[int, int, GroupPartition]] = []
+        self._heap: list[_Entry] = []
+        self._old: list[_Entry] = []
+        """What is left to sweep."""
+        self._moved: set[GroupPartition] = set()
+        """Group partitions of the entries that the sweep moved: another one is stale."""
         self._count = 0
         """Number of entries ever pushed. It orders entries with the same time."""
         self._call: Timer | None = None
@@ -48,7 +61,7 @@ class LeaseTimers:
         self._firing = False
         """Whether `_fire` is running. It sets the timer at its end."""
         self._limit = SLACK
-        """Size of the heap at which more than half of the entries may be stale."""
+        """Size of the heap at which more than half of the entries may be stale, without a sweep."""
         self._stopped = False
 
     def schedule(self, group_partition: GroupPartition) -> None:
@@ -64,20 +77,30 @@ class LeaseTimers:
         group_partition.scheduled_us = due_us
         self._count += 1
         heapq.heappush(self._heap, (due_us, self._count, group_partition))
-        if len(self._heap) > self._limit:
-            self._compact()
+        if self._old or self._moved:
+            self._sweep()
+        elif len(self._heap) > self._limit:
+            self._heap, self._old = [], self._heap
         if not self._firing and (self._call is None or due_us < self._call_us):
             self._arm(due_us)
 
-    def _compact(self) -> None:
-        live = {
-            group_partition: entry
-            for entry in self._heap
-            if (group_partition := entry[2]).scheduled_us == entry[0]
-        }
-        self._heap[:] = live.values()
-        heapq.heapify(self._heap)
-        self._limit = 2 * len(live) + SLACK
+    def _sweep(self) -> None:
+        """Move some live entries out of the old heap."""
+        old, moved = self._old, self._moved
+        for entry in old[: -SWEPT - 1 : -1]:
+            group_partition = entry[2]
+            if group_partition.scheduled_us == entry[0] and group_partition not in moved:
+                moved.add(group_partition)
+                heapq.heappush(self._heap, entry)
+        del old[-SWEPT:]
+        if not old:  # the last entries may have been due meanwhile
+            self._moved = set()
+            self._limit = 2 * len(self._heap) + SLACK
+
+    def _first(self) -> list[_Entry]:
+        """Return the heap with the earliest entry; it is empty if there is none."""
+        heap, old = self._heap, self._old
+        return old if old and (not heap or old[0] < heap[0]) else heap
 
     def _arm(self, due_us: int) -> None:
         if self._stopped:
@@ -95,15 +118,14 @@ class LeaseTimers:
             self._handle_due()
         finally:
             self._firing = False
-            if self._heap:
-                self._arm(self._heap[0][0])
+            if heap := self._first():
+                self._arm(heap[0][0])
 
     def _handle_due(self) -> None:
         """Handle due group partitions, up to the limit of a reactor turn."""
         now_us = self._time.monotonic_us()
-        heap = self._heap
         left = TURN_LIMIT
-        while heap and heap[0][0] <= now_us and left > 0:
+        while left > 0 and (heap := self._first()) and heap[0][0] <= now_us:
             due_us, _, group_partition = heapq.heappop(heap)
             if group_partition.scheduled_us != due_us or group_partition.group.deleted:
                 continue
