@@ -40,7 +40,7 @@ from brokerd.worker_pool import WorkerPool
 STEP_PIECES = 200
 """Topics, or pieces of large topics, captured in one step."""
 
-STEP_SECONDS = 0.005
+STEP_SECONDS = 0.002
 """Longest duration of a step, and the pause between steps."""
 
 EVERY_SECONDS = 60.0

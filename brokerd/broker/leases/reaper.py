@@ -13,7 +13,7 @@ from typing import Any
 from brokerd.broker.clock import Clock, Timer
 from brokerd.broker.model.topics import ConsumerGroup
 
-SLICE_SECONDS = 0.005
+SLICE_SECONDS = 0.002
 """The longest slice of one reactor turn."""
 
 CLOCK_INTERVAL = 64
