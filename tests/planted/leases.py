@@ -17,8 +17,8 @@ BUGS: tuple[Bug, ...] = (
             "        if self._call is None or due_us < self._call_us:",
         ),
         (
-            "            self._firing = False\n            if self._heap:\n",
-            "            self._firing = False\n            if self._heap and self._call is None:\n",
+            "            self._firing = False\n            if heap := self._first():\n",
+            "            self._firing = False\n            if (heap := self._first()) and self._call is None:\n",
         ),
         tests=f"{KEPT_PLAN}[late-timer]",
     ),
