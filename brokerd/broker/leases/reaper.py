@@ -51,17 +51,24 @@ class GroupReaper:
             self._call = None
 
     def _go_on(self) -> None:
-        """Free groups for one slice, and schedule the next one if groups are left."""
+        """Free groups for one slice, and schedule the next one if groups are left.
+
+        A step is made although the slice may be over before it: the process may wait for a
+        processor.
+        """
         self._call = None
         until = self._clock.seconds() + SLICE_SECONDS
         groups, tables = self._groups, self._tables
-        while tables and self._clock.seconds() < until:
-            if not _free_some(tables[-1]):
-                tables.pop()
-        while groups and self._clock.seconds() < until:
-            for group in islice(reversed(groups), CLOCK_INTERVAL):
-                group.dispose()
-            del group, groups[-CLOCK_INTERVAL:]
+        while tables or groups:
+            if tables:
+                if not _free_some(tables[-1]):
+                    tables.pop()
+            else:
+                for group in islice(reversed(groups), CLOCK_INTERVAL):
+                    group.dispose()
+                del group, groups[-CLOCK_INTERVAL:]
+            if self._clock.seconds() >= until:
+                break
         if (groups or tables) and self._call is None:
             self._call = self._clock.callLater(0, self._go_on)
 
