@@ -24,8 +24,8 @@ from typing import Literal, Protocol
 THRESHOLDS = (700, 2, 1)
 """Thresholds of the collector: new containers before a collection of generation 0, such collections
 before generation 1, and those before a full one. A full collection then sees 1,400 to 7,000 new
-containers, and takes some 0.5 ms, at most 1.3. With 2,000 it took 4 to 9 ms while groups were created.
-"""
+containers, and takes some 0.5 ms, at most 1.3. With 2,000 it took 4 to 9 ms while groups were
+created."""
 
 LONG_SECONDS = 0.0005
 """Processor time from which the survivors of a full collection are frozen."""

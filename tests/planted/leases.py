@@ -18,7 +18,8 @@ BUGS: tuple[Bug, ...] = (
         ),
         (
             "            self._firing = False\n            if heap := self._first():\n",
-            "            self._firing = False\n            if (heap := self._first()) and self._call is None:\n",
+            "            self._firing = False\n"
+            "            if (heap := self._first()) and self._call is None:\n",
         ),
         tests=f"{KEPT_PLAN}[late-timer]",
     ),

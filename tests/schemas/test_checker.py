@@ -94,11 +94,19 @@ BOMBS: dict[str, tuple[Definition, bytes]] = {
     ],
 )
 def test_a_bomb_ends_its_process_and_nothing_else(processes: CheckProcesses, name: str) -> None:
-    """By the processor time that it takes, and the next question is answered."""
+    """By the processor time that it takes, and the next question is answered.
+
+    A fast machine fills the memory with the array before that time is over. The process then
+    tells so, and stays.
+    """
     one, message = BOMBS[name]
-    with pytest.raises(SchemaCheckFailed, match="given up: it takes more than 2 seconds of proc"):
+    with pytest.raises(SchemaCheckFailed) as refused:
         faults(processes, one, message)
-    assert processes._idle == []
+    if name == "an array of nothing" and "more memory than it may" in str(refused.value):
+        assert len(processes._idle) == 1
+    else:
+        assert "given up: it takes more than 2 seconds of processor time" in str(refused.value)
+        assert processes._idle == []
     assert faults(processes, definition({}), b"1") == []
 
 
