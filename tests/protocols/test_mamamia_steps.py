@@ -11,6 +11,7 @@ from brokerd.broker import BrokerSettings
 from brokerd.broker.slices import CHARGED_SECONDS, SLICE_SECONDS
 from brokerd.codecs import mamamia as mm
 from brokerd.codecs.mamamia.frames import frame
+from brokerd.errors import NoSpace
 from brokerd.protocols.base.connection import LONG_RUNS_MAX
 from brokerd.protocols.mamamia import connection
 from brokerd.protocols.mamamia.connection import MamamiaFactory
@@ -94,6 +95,31 @@ def test_a_large_release_takes_many_turns() -> None:
     house.begin(client, mm.Release("orders", "g", "c", ids))
     assert house.finish() > 5
     assert client.answers() == [mm.Released(len(ids) // 4)]
+
+
+@pytest.mark.parametrize("released", [0, 100])
+def test_an_error_in_a_large_release_says_that_no_lease_ended(released: int) -> None:
+    """The disk fills up after so many leases."""
+    house = SteppedHouse()
+    filled(house)
+    client = house.connect()
+    client.send(mm.AcquireBatch("orders", "g", "c", 10_000))
+    house.finish()
+    (leased,) = client.answers()
+    release, calls = house.broker.leases.release, iter([False] * released + [True])
+
+    def refuses_one(*arguments: object) -> None:
+        if next(calls, False):
+            raise NoSpace("the disk is full")
+        release(*arguments)
+
+    house.broker.leases.release = refuses_one  # type: ignore[method-assign]
+    ids = tuple(message.id for message in leased.messages)
+    house.begin(client, mm.Release("orders", "g", "c", ids))
+    house.finish()
+    expected = mm.Released(released) if released else mm.Failed("the disk is full")
+    assert client.answers() == [expected]
+    assert len(ids) - released == house.broker.overview.group_info("orders", "g").leased
 
 
 def test_a_value_of_many_objects_comes_back_as_it_was_sent() -> None:

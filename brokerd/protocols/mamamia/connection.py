@@ -553,13 +553,14 @@ class MamamiaConnection(FrameConnection[Frame, FrameLengthError]):
                 self.answers.append(released(count))
             return
         results = self._released_so_far
-        for message_id in message_ids[len(results) :]:
-            try:
+        try:
+            for message_id in message_ids[len(results) :]:
                 results.append(self._release_one(request, message_id))
-            except Congested:
-                raise
-            except BrokerdError:  # the request ends with an error
-                self._released_so_far = []
+        except Congested:
+            raise
+        except BrokerdError:  # an error says that nothing was changed
+            self._released_so_far = []
+            if not any(results):
                 raise
         self._released_so_far = []
         self.answers.append(released(sum(results)))
@@ -567,22 +568,26 @@ class MamamiaConnection(FrameConnection[Frame, FrameLengthError]):
     def _release_steps(self, request: Release, count: int = 0) -> Steps[bytes]:
         """Release some of the leases in each step, and count them with ``count`` earlier ones."""
         more = request.message_ids is None
-        while more:
-            yield None
-            try:
-                released_now, more = self._release_some(request)
-                count += released_now
-            except Congested:
-                yield self.group_commit.when_uncongested
-        for number, message_id in enumerate(request.message_ids or ()):
-            if number % STEP_ITEMS == 0:
+        try:
+            while more:
                 yield None
-            while True:
                 try:
-                    count += self._release_one(request, message_id)
-                    break
+                    released_now, more = self._release_some(request)
+                    count += released_now
                 except Congested:
                     yield self.group_commit.when_uncongested
+            for number, message_id in enumerate(request.message_ids or ()):
+                if number % STEP_ITEMS == 0:
+                    yield None
+                while True:
+                    try:
+                        count += self._release_one(request, message_id)
+                        break
+                    except Congested:
+                        yield self.group_commit.when_uncongested
+        except BrokerdError:  # an error says that nothing was changed
+            if not count:
+                raise
         return released(count)
 
     def _release_one(self, request: Release, message_id: int) -> bool:
