@@ -93,7 +93,7 @@ class SliceQueue:
         """Returns the number of the next commit if a request that was handled as it arrived waits
         for a commit, or 0."""
         self.before_turn: Callable[[], None] = lambda: None
-        """Called before the slices of a turn."""
+        """Called before the slices of a turn. Its time is not theirs."""
         self.is_full = False
         """Whether the requests of this turn took `TURN_SECONDS`."""
 

@@ -90,7 +90,7 @@ class Host(Protocol):
     def begin_serving(self, before_heavy: Callable[[], None]) -> None:
         """Prepare for serving: nearly all objects in memory are long-lived now.
 
-        ``before_heavy`` is called before reads of heavy connections that light requests may follow.
+        The reactor calls ``before_heavy`` before a heavy read that follows a light one soon.
         """
 
     def records_kept(self, count: int) -> None:

@@ -121,6 +121,7 @@ class Wal:
         self._passed_commits = 0
         """How many commits were not awaited after the last wait, if that was in vain."""
         self._commits_to_pass = 0
+        """How many of these are left."""
         self._disk = disk
         self._path = path
         self._writer = FailStopPool(writer, self.fail)

@@ -208,7 +208,7 @@ def test_no_step_looks_at_all_entries() -> None:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_nothing_is_lost_in_sweeps(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each is called at its last due time, in order, whatever was scheduled and ended between."""
+    """The timers call each group partition at its last due time, also in the middle of a sweep."""
     monkeypatch.setattr("brokerd.broker.leases.timers.SLACK", 3)
     draw, clock = Random(seed), Clock()
     time = BrokerTime(lambda: 1.7e9, clock.seconds, lambda *jump: None)

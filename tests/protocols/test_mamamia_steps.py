@@ -84,28 +84,32 @@ def test_a_large_batch_of_settles_takes_many_turns_and_gives_every_result() -> N
     assert produced == mm.Produced(COUNT)
 
 
-def test_a_large_release_takes_many_turns() -> None:
-    house = SteppedHouse()
+def lease_all(house: SteppedHouse, client: Client) -> tuple[int, ...]:
+    """Fill a topic, lease its messages for the client, and return their ids."""
     filled(house)
-    client = house.connect()
     client.send(mm.AcquireBatch("orders", "g", "c", 10_000))
     house.finish()
     (leased,) = client.answers()
-    ids = tuple(message.id for message in leased.messages) * 4
+    return tuple(message.id for message in leased.messages)
+
+
+def test_a_large_release_takes_many_turns() -> None:
+    house = SteppedHouse()
+    client = house.connect()
+    ids = lease_all(house, client) * 4
     house.begin(client, mm.Release("orders", "g", "c", ids))
     assert house.finish() > 5
     assert client.answers() == [mm.Released(len(ids) // 4)]
 
 
 @pytest.mark.parametrize("released", [0, 100])
-def test_an_error_in_a_large_release_says_that_no_lease_ended(released: int) -> None:
+def test_an_error_in_a_large_release_says_that_no_lease_ended(
+    released: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The disk fills up after so many leases."""
     house = SteppedHouse()
-    filled(house)
     client = house.connect()
-    client.send(mm.AcquireBatch("orders", "g", "c", 10_000))
-    house.finish()
-    (leased,) = client.answers()
+    ids = lease_all(house, client)
     release, calls = house.broker.leases.release, iter([False] * released + [True])
 
     def refuses_one(*arguments: object) -> None:
@@ -113,8 +117,7 @@ def test_an_error_in_a_large_release_says_that_no_lease_ended(released: int) -> 
             raise NoSpace("the disk is full")
         release(*arguments)
 
-    house.broker.leases.release = refuses_one  # type: ignore[method-assign]
-    ids = tuple(message.id for message in leased.messages)
+    monkeypatch.setattr(house.broker.leases, "release", refuses_one)
     house.begin(client, mm.Release("orders", "g", "c", ids))
     house.finish()
     expected = mm.Released(released) if released else mm.Failed("the disk is full")
