@@ -28,6 +28,7 @@ from brokerd.broker.leases.reaper import GroupReaper
 from brokerd.broker.leases.removed_records import RemovedRecords
 from brokerd.broker.leases.service import LeaseService
 from brokerd.broker.leases.waiters import Waiters
+from brokerd.broker.light_first import LightFirst
 from brokerd.broker.model.chunks import ChunkCache
 from brokerd.broker.model.snapshotter import Snapshotter
 from brokerd.broker.producers import Producers
@@ -114,7 +115,8 @@ class Broker:
         self.time = self.context.time
         self.counters = self.context.counters
         self.slices.light_waits = self.group_commit.light_waits
-        self.slices.before_turn = self.group_commit.answer_light_first
+        self.slices.gives_way = LightFirst(self.group_commit).gives_way
+        self.reaper.gives_way = LightFirst(self.group_commit).gives_way
         self.connections = ConnectionRegistry()
         self.quotas = Quotas(self.accounts.directory, self.accounts.change_quota)
         self._state = self.context.state

@@ -92,8 +92,9 @@ class SliceQueue:
         self.light_waits: Callable[[], int] = lambda: 0
         """Returns the number of the next commit if a request that was handled as it arrived waits
         for a commit, or 0."""
-        self.before_turn: Callable[[], None] = lambda: None
-        """Called before the slices of a turn. Its time is not theirs."""
+        self.gives_way: Callable[[], bool] = lambda: False
+        """Called before the slices of a turn: whether they wait for the next one. Its time is not
+        theirs."""
         self.is_full = False
         """Whether the requests of this turn took `TURN_SECONDS`."""
 
@@ -151,7 +152,9 @@ class SliceQueue:
         """
         self._is_scheduled = self.is_full = False
         self._charged_seconds = 0.0
-        self.before_turn()
+        if self._waiting and self.gives_way():
+            self._schedule()
+            return
         began_seconds = self.clock.seconds()
         awaited = self.light_waits()
         if awaited != self._awaited:

@@ -394,8 +394,9 @@ class BrokerCore:
         self.recovery = report
         self._log_recovery(report)
         self.broker.start()
-        self._host.begin_serving(self.broker.group_commit.answer_light_first)
-        self.broker.group_commit.chunk_closed = self._host.records_kept
+        group_commit = self.broker.group_commit
+        group_commit.light_arrives = self._host.begin_serving(group_commit.answer_light_first)
+        group_commit.chunk_closed = self._host.records_kept
         self._loop(TICK_SECONDS, self._tick)
         if self._sync_interval_ms:
             self._loop(self._sync_interval_ms / 1000, self._wal.sync)

@@ -87,10 +87,11 @@ class Host(Protocol):
     def call_at_turn_end(self, function: Callable[[], None]) -> None:
         """Call ``function`` in the reactor's thread when the events of this turn are handled."""
 
-    def begin_serving(self, before_heavy: Callable[[], None]) -> None:
+    def begin_serving(self, before_heavy: Callable[[], None]) -> Callable[[], bool]:
         """Prepare for serving: nearly all objects in memory are long-lived now.
 
         The reactor calls ``before_heavy`` before a heavy read that follows a light one soon.
+        Returns a function that tells whether a light request has arrived and is to be read.
         """
 
     def records_kept(self, count: int) -> None:
@@ -156,10 +157,11 @@ class RealHost:
     def call_at_turn_end(self, function: Callable[[], None]) -> None:
         self._reads.call_at_turn_end(function)
 
-    def begin_serving(self, before_heavy: Callable[[], None]) -> None:
+    def begin_serving(self, before_heavy: Callable[[], None]) -> Callable[[], bool]:
         self._garbage.begin()
         ask_for_slices()
         self._reads = read_directly(self.reactor, before_heavy)
+        return lambda: self._reads.light_waits()
 
     def records_kept(self, count: int) -> None:
         self._garbage.records_kept(count)

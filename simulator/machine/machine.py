@@ -99,7 +99,8 @@ class SimHost:
     def call_at_turn_end(self, function: Callable[[], None]) -> None:
         self.reactor.callLater(0, function)
 
-    def begin_serving(self, before_heavy: Callable[[], None]) -> None: ...
+    def begin_serving(self, before_heavy: Callable[[], None]) -> Callable[[], bool]:
+        return lambda: False
 
     def records_kept(self, count: int) -> None: ...
 

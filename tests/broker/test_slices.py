@@ -66,11 +66,12 @@ def test_light_requests_get_their_answers_before_the_slices_of_a_turn() -> None:
     """Their time is not that of the slices."""
     desk = Desk()
 
-    def answer() -> None:
+    def answer() -> bool:
         desk.done.append("answers")
         desk.clock.now += 2 * SLICE_SECONDS
+        return False
 
-    desk.slices.before_turn = answer
+    desk.slices.gives_way = answer
     desk.work("heavy", SliceOwner(), cost=SLICE_SECONDS / 1.5)
     desk.work("other", SliceOwner(), cost=SLICE_SECONDS / 1.5)
     assert desk.turn() == ["answers", "heavy", "other"]

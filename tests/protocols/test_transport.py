@@ -31,6 +31,7 @@ from brokerd.protocols.base.transport import (
     READ_SECONDS,
     SEND_BYTES,
     SHORT_TURNS,
+    DirectReads,
     acknowledge,
     lose_sending,
     prepare,
@@ -532,12 +533,16 @@ class Crowd:
 
     def _received(self, number: int, data: bytes) -> None:
         self.now += self.cost[number]
-        reads = self._others[-1].reads  # the last one serves all connections of the reactor
-        if not reads.turn_ends:
-            reads.call_at_turn_end(lambda: self.order.append(END))
+        if not self.reads.turn_ends:
+            self.reads.call_at_turn_end(lambda: self.order.append(END))
         self.order.append(number)
         meanwhile, self.meanwhile = self.meanwhile, lambda: None
         meanwhile()
+
+    @property
+    def reads(self) -> DirectReads:
+        """The last one serves all connections of the reactor."""
+        return self._others[-1].reads
 
     def answer_light_first(self) -> None:
         """From now on, note when the reactor lets light requests have their answers."""
@@ -709,6 +714,23 @@ class TestReadDirectly:
             crowd.send(0, 1)
         crowd.turn()
         assert ANSWERS not in crowd.order
+
+    def test_only_light_connections_have_light_requests(self, loop: Loop) -> None:
+        crowd = Crowd(loop)
+        crowd.cost.update({2: 0.0})
+        crowd.send(0, 1, 2)
+        crowd.turn()
+        reads = crowd.reads
+        assert not reads.light_waits()
+        crowd.send(0, 1)
+        assert not reads.light_waits()
+        crowd.send(2)
+        assert reads.light_waits()
+        crowd.turn()
+        assert not reads.light_waits()
+        crowd.send(2)
+        reads.undo()
+        assert not reads.light_waits()
 
     def test_heavy_connections_take_turns(self, loop: Loop) -> None:
         """One in a turn, because each takes all of its time."""

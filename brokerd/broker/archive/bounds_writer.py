@@ -32,6 +32,7 @@ from brokerd.broker.archive.access import ArchiveAccess
 from brokerd.broker.archive.bounds import CommitPlace, HeldFrom, capture
 from brokerd.broker.clock import Timer
 from brokerd.broker.context import Context
+from brokerd.broker.light_first import LightFirst
 from brokerd.broker.model.log_id import LogId, find_log_id
 from brokerd.errors import error_text
 from brokerd.wal.disk import write_atomically
@@ -99,6 +100,7 @@ class BoundsWriter:
         self._wal = context.wal
         self._group_commit = context.group_commit
         self._writer = writer
+        self._light_first = LightFirst(context.group_commit)
         self._clock = context.clock
         self._time = context.time
         self._commit_place = commit_place
@@ -239,6 +241,9 @@ class BoundsWriter:
 
     def _step(self, writing: _Writing, pieces: Iterator[TopicBounds | None]) -> None:
         self._call = None
+        if self._light_first.gives_way():
+            self._call = self._clock.callLater(0, self._step, writing, pieces)
+            return
         until = self._clock.seconds() + STEP_SECONDS
         for _ in range(STEP_PIECES):
             try:

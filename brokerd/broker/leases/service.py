@@ -22,6 +22,7 @@ from brokerd.broker.group_commit import (
 )
 from brokerd.broker.leases.timers import LeaseTimers
 from brokerd.broker.leases.waiters import Waiter, Waiters
+from brokerd.broker.light_first import LightFirst
 from brokerd.broker.model.group_stores import GROUP_MEMORY, NEW_STATE_MEMORY, OPEN_MAX
 from brokerd.broker.model.topics import ConsumerGroup, GroupPartition, Topic, check_name
 from brokerd.errors import BrokerdError, LimitExceeded, UnknownGroup, UnknownOffset, UnknownTopic
@@ -114,6 +115,7 @@ class LeaseService:
         self.timers = LeaseTimers(context.clock, context.time, self._on_due)
         self._clock = context.clock
         self._trim_call: Timer | None = None
+        self._light_first = LightFirst(context.group_commit)
 
     def limit_groups(self, max_groups: int) -> None:
         """Allow this many groups from now on; the next new group counts all."""
@@ -145,7 +147,9 @@ class LeaseService:
     def _trim(self) -> None:
         """Pack some idle stores, in a reactor turn in which no caller holds a store."""
         self._trim_call = None
-        self._group_commit.answer_light_first()
+        if self._light_first.gives_way():
+            self._trim_later()
+            return
         stores = self._state.stores
         end_seconds = self._clock.seconds() + PACK_SECONDS
         for _ in range(PACKS_MAX // PACKS_AT_ONCE):

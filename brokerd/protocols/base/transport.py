@@ -264,6 +264,8 @@ class DirectReads:
         self._poll: Callable[[float | None], None] | None = None
         self.turn_ends: list[Callable[[], None]] = []
         """Functions to call after the events of this turn."""
+        self.light_waits: Callable[[], bool] = lambda: False
+        """Whether a connection whose last read was light has bytes to read."""
 
     def begin(self, poll: Callable[[float | None], None]) -> None:
         """Replace the ``doIteration`` of the reactor."""
@@ -298,6 +300,7 @@ class DirectReads:
         if attributes.get("doIteration") is self._poll:
             del attributes["doIteration"]
         self._poll = None
+        self.light_waits = lambda: False
         for function in self.turn_ends:
             self._reactor.callLater(0, function)
         self.turn_ends.clear()
@@ -466,5 +469,6 @@ def read_directly(reactor: Any, before_heavy: Callable[[], object] = lambda: Non
         if writers:
             write_some(writers, light_seconds)
 
+    reads.light_waits = light_waits
     reads.begin(poll)
     return reads
