@@ -32,8 +32,9 @@ from brokerd.codecs.mamamia.packing import (
 from brokerd.codecs.mamamia.values import MAX_BATCH, BodyError, RequestError
 from brokerd.errors import without_traceback
 
-PIECE_BYTES: Final = 16_384
-"""Bytes of a body that one step walks: about a millisecond, if they are all empty maps."""
+PIECE_BYTES: Final = 8_192
+"""Bytes of a body that one step walks: about half a millisecond, if they are all empty maps. A
+slice of a millisecond ends after the step during which its time runs out."""
 ITEMS: Final = 64
 """Items of a batch that one step walks, if they are shorter."""
 _LONG_ITEMS = 32_768
