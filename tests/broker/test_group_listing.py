@@ -10,9 +10,11 @@ from brokerd.broker.status.group_listing import (
     EXACT_TOPICS,
     MAX_GROUPS,
     REFRESH_SECONDS,
+    GroupListing,
 )
 from tests.broker.desk import lease, produce, settle
 from tests.house import House
+from tests.test_garbage import Watch
 
 
 def groups(house: House) -> list[tuple[str, int]]:
@@ -67,6 +69,18 @@ def test_nothing_is_looked_at_while_nobody_asks() -> None:
     before = len(house.clock.getDelayedCalls())
     house.pass_time(2 * REFRESH_SECONDS)
     assert len(house.clock.getDelayedCalls()) <= before
+
+
+def test_each_turn_goes_on_although_a_look_at_the_clock_takes_longer() -> None:
+    """The process may wait for a processor."""
+    house = many(EXACT_GROUP_PARTITIONS + 1)
+    clock = Watch(look=2 * group_listing.SLICE_SECONDS)
+    listing = GroupListing(house.broker.context.state, clock, lambda one: {}, lambda one: 0)
+    assert listing.rows() == ([], 0)
+    for _ in range(100):
+        clock.advance(group_listing.PAUSE_SECONDS)
+    rows, omitted = listing.rows()
+    assert len(rows) + omitted == EXACT_GROUP_PARTITIONS + 1
 
 
 def test_groups_that_go_while_they_are_looked_at_are_not_shown() -> None:

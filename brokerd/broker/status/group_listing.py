@@ -98,11 +98,13 @@ class GroupListing:
         steps = self._pass
         assert steps is not None
         until = self._clock.seconds() + SLICE_SECONDS
-        while self._clock.seconds() < until:
+        while True:
             for _ in islice(steps, CLOCK_INTERVAL):
                 pass
             if self._pass is not steps:
                 return
+            if self._clock.seconds() >= until:
+                break
         self._go_on_later()
 
     def _run_pass(self) -> Iterator[None]:
