@@ -51,6 +51,8 @@ MEGA_DENIAL = "INVALID_REQUEST"
 """MEGA has no code for a missing permission."""
 TELLS = "not found", "exist", "TOPIC_NOT_FOUND", "TOPIC_ALREADY_EXISTS"
 """Parts of refusals that tell whether a topic exists."""
+NO_TRANSACTION = "transaction not found"
+"""The refusal of a transaction that ended with its connection. It tells nothing of topics."""
 NEEDS: dict[type[Operation], int] = {
     Produce: WRITE,
     Cancel: WRITE,
@@ -214,6 +216,8 @@ class Permissions:
         wire_format = self._format(op)
         match op:
             case Begin() | RollBack():
+                return (Need(LOGIN),)
+            case Transact() if op.error.startswith(NO_TRANSACTION):
                 return (Need(LOGIN),)
             case Transact():
                 staged = staged_messages(op, self._refused_messages)

@@ -109,6 +109,15 @@ def test_a_commit_needs_no_permission_for_a_message_whose_stage_was_refused() ->
         assert judged("flymq", (), stage, commit) == found
 
 
+def test_the_commit_of_a_lost_transaction_needs_a_login_only() -> None:
+    """The broker does not know its topics any more, and says nothing of them."""
+    lost = {"transaction": "x", "messages": (("t", MESSAGE),)}
+    commit = asked(Transact, error="transaction not found: x", **lost)
+    assert judged("flymq", (), commit) == []
+    refused = asked(Transact, error="topic not found: t", **lost)
+    assert judged("flymq", (), refused) == ["access"]
+
+
 @pytest.mark.parametrize(("handed", "found"), [(None, []), (Handed(b"x", 0), ["access"])])
 def test_a_poll_without_the_permission_gets_nothing(
     handed: Handed | None, found: list[str]
