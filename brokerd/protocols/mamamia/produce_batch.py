@@ -197,13 +197,14 @@ class BatchProduce:
             partition = topic.partitions[0]
             first = broker.appender.append_values(partition, self._values, Format.MAMAMIA)
             return self._answer(topic, list(range(first, first + len(messages))))
-        next_ids: dict[int, Callable[[], int]] = {}
+        first_ids: dict[int, int] = {}
         for index, rows in self._rows.items():
             offset = broker.appender.append_rows(topic.partitions[index], rows, Format.MAMAMIA)
-            next_ids[index] = count(message_id_of(index, offset)).__next__
+            first_ids[index] = message_id_of(index, offset)
         if not self._places:
-            ((_, next_id),) = next_ids.items()
-            return self._answer(topic, [next_id() for _ in messages])
+            ((_, first),) = first_ids.items()
+            return self._answer(topic, list(range(first, first + len(messages))))
+        next_ids = {index: count(first).__next__ for index, first in first_ids.items()}
         if not self._delayed:
             return self._answer(topic, [next_ids[place]() for place in self._places])
         first_later = broker.delayed.append_run(topic, self._later, Format.MAMAMIA)
