@@ -87,7 +87,7 @@ ARROWS: dict[str, set[str]] = {
     "broker.slices": BROKERED | {"broker.clock"},
     "broker.model": BROKERED | {"broker.clock", "broker.group_commit"},
     "broker.group_commit": BROKERED | {"broker.callbacks", "broker.clock", "broker.model"},
-    "broker.light_first": BROKERED | {"broker.group_commit"},
+    "broker.light_first": BROKERED | {"broker.clock", "broker.group_commit"},
     "broker.context": BROKER_BASE,
     "broker.archive": BROKER_BASE,
     "broker.archive.admin": BROKER_BASE | {"broker.archive", "broker.retention"},

@@ -115,8 +115,9 @@ class Broker:
         self.time = self.context.time
         self.counters = self.context.counters
         self.slices.light_waits = self.group_commit.light_waits
-        self.slices.gives_way = LightFirst(self.group_commit).gives_way
-        self.reaper.gives_way = LightFirst(self.group_commit).gives_way
+        clock = self.context.clock
+        self.slices.gives_way = LightFirst(self.group_commit, clock).gives_way
+        self.reaper.gives_way = LightFirst(self.group_commit, clock).gives_way
         self.connections = ConnectionRegistry()
         self.quotas = Quotas(self.accounts.directory, self.accounts.change_quota)
         self._state = self.context.state

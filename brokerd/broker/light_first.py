@@ -8,26 +8,43 @@ to begin looks whether a light request has arrived, and waits for the next turn 
 
 from __future__ import annotations
 
+from typing import Final
+
+from brokerd.broker.clock import Clock
 from brokerd.broker.group_commit import GroupCommit
+
+STEP_SECONDS: Final = 0.001
+"""Length of a step, about. For each such time of a wait, one step begins without a look."""
 
 
 class LightFirst:
     """The precedence of light requests over one kind of heavy work."""
 
-    __slots__ = ("_gave_way", "_group_commit")
+    __slots__ = ("_clock", "_gave_way", "_gave_way_seconds", "_group_commit", "_steps_owed")
 
-    def __init__(self, group_commit: GroupCommit) -> None:
+    def __init__(self, group_commit: GroupCommit, clock: Clock) -> None:
         self._group_commit = group_commit
+        self._clock = clock
         self._gave_way = False
+        self._gave_way_seconds = 0.0
+        self._steps_owed = 0
 
     def gives_way(self) -> bool:
         """Return whether the next step should wait for the next reactor turn.
 
-        If not, it begins now, and this method has waited for quick commits of light requests. It
-        never returns True twice in a row, so many light requests leave heavy work half of the
-        turns.
+        If not, it begins now, and this method has waited for quick commits of light requests. Heavy
+        work that waited has about that time before it gives way again: the turn of a crowd of light
+        connections is long, and heavy work has one step in each.
         """
-        self._gave_way = not self._gave_way and self._group_commit.light_arrives()
-        if not self._gave_way:
-            self._group_commit.answer_light_first()
-        return self._gave_way
+        if self._gave_way:
+            self._gave_way = False
+            waited_seconds = self._clock.seconds() - self._gave_way_seconds
+            self._steps_owed = int(waited_seconds / STEP_SECONDS)
+        elif self._steps_owed:
+            self._steps_owed -= 1
+        elif self._group_commit.light_arrives():
+            self._gave_way = True
+            self._gave_way_seconds = self._clock.seconds()
+            return True
+        self._group_commit.answer_light_first()
+        return False

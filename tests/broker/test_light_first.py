@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from brokerd.broker.archive import bounds_writer
-from brokerd.broker.light_first import LightFirst
+from brokerd.broker.light_first import STEP_SECONDS, LightFirst
 from brokerd.codecs.mamamia import Produce
 from tests.broker.desk import produce
 from tests.broker.test_bounds import new_house
@@ -27,10 +27,20 @@ def next_turn(house: House) -> None:
 def test_heavy_work_gives_way_every_other_time() -> None:
     """Else light requests without end would stop it."""
     house = House()
-    light_first = LightFirst(house.broker.group_commit)
+    light_first = LightFirst(house.broker.group_commit, house.clock)
     assert [light_first.gives_way() for _ in range(2)] == [False, False]
     house.broker.group_commit.light_arrives = lambda: True
     assert [light_first.gives_way() for _ in range(5)] == [True, False, True, False, True]
+
+
+def test_heavy_work_that_waited_long_has_that_time_before_it_gives_way_again() -> None:
+    """A turn of many light connections takes long, and heavy work has one step in each."""
+    house = House()
+    light_first = LightFirst(house.broker.group_commit, house.clock)
+    house.broker.group_commit.light_arrives = lambda: True
+    assert light_first.gives_way()
+    house.clock.rightNow += 3.5 * STEP_SECONDS
+    assert [light_first.gives_way() for _ in range(5)] == [False, False, False, False, True]
 
 
 def test_answers_come_before_work_that_begins(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -41,7 +51,7 @@ def test_answers_come_before_work_that_begins(monkeypatch: pytest.MonkeyPatch) -
     for client in clients:
         client.send(Produce("t", b"x"))
     house.turn()
-    light_first = LightFirst(house.broker.group_commit)
+    light_first = LightFirst(house.broker.group_commit, house.clock)
     house.broker.group_commit.light_arrives = lambda: True
     assert light_first.gives_way()
     assert [len(client.answers()) for client in clients] == [0, 0]

@@ -100,7 +100,7 @@ class BoundsWriter:
         self._wal = context.wal
         self._group_commit = context.group_commit
         self._writer = writer
-        self._light_first = LightFirst(context.group_commit)
+        self._light_first = LightFirst(context.group_commit, context.clock)
         self._clock = context.clock
         self._time = context.time
         self._commit_place = commit_place

@@ -115,7 +115,7 @@ class LeaseService:
         self.timers = LeaseTimers(context.clock, context.time, self._on_due)
         self._clock = context.clock
         self._trim_call: Timer | None = None
-        self._light_first = LightFirst(context.group_commit)
+        self._light_first = LightFirst(context.group_commit, context.clock)
 
     def limit_groups(self, max_groups: int) -> None:
         """Allow this many groups from now on; the next new group counts all."""
