@@ -139,7 +139,9 @@ class Wal:
             disk, path, background, random_bytes, options.segment_bytes, options.free_bytes_min
         )
         self._allocator.changed = self._room_changed
-        self._allocator.least_bytes = SEGMENT_HEADER_BYTES + MARK_ROOM_BYTES + options.reserve
+        base_bytes = SEGMENT_HEADER_BYTES + MARK_ROOM_BYTES
+        self._allocator.small_bytes = base_bytes + options.reserve
+        self._allocator.least_bytes = base_bytes + options.reserve // 4
         self._sealer = Sealer(
             disk, path, background, self._catalog, self.fail, self._close_when_idle
         )
@@ -235,8 +237,8 @@ class Wal:
     def _first_spare(self) -> SpareSegment | None:
         """Allocate the first segment.
 
-        On a nearly full disk, the segment has only room for the reserve. Returns None on a full
-        disk.
+        On a nearly full disk, the segment has only room for the reserve, or a part of it. Returns
+        None on a full disk.
         """
         size = self.options.segment_bytes
         try:
@@ -257,7 +259,7 @@ class Wal:
         segment.position = SEGMENT_HEADER_BYTES
         self._spare_names[segment] = spare.name
         self._active = segment
-        self._allocator.least_bytes = 0
+        self._allocator.small_bytes = 0
 
     # -- room --------------------------------------------------------------------------------
 

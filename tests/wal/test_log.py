@@ -658,6 +658,35 @@ class TestRoom:
         rig.put(events(0))
         assert rig.durable == [1]
 
+    @pytest.mark.parametrize("is_clean", [True, False])
+    @pytest.mark.parametrize("own_blocks", [0, 16 << 10], ids=["exact", "with metadata"])
+    def test_restarts_on_a_full_disk_keep_most_of_the_reserve(
+        self, own_blocks: int, is_clean: bool, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Another program takes what is free while the broker runs, and the file system a little.
+
+        Each start finds less than the one before: the used part of a segment, and its index.
+        """
+        free_bytes = SimDisk.free_bytes
+        monkeypatch.setattr(
+            SimDisk, "free_bytes", lambda self, path: free_bytes(self, path) + own_blocks
+        )
+        options = WalOptions(2 << 20, free_bytes_min=2 << 20)
+        disk = SimDisk(capacity=400 << 10)
+        rig = Rig(disk, options)
+        for number in range(4):
+            disk.capacity = disk.used_bytes
+            assert rig.wal.room == 0
+            assert rig.wal.reserve_room > options.reserve // 4
+            rig.put(events(number))
+            if is_clean:
+                rig.wal.close(lambda error: None)
+                rig.run()
+            else:
+                disk.kill()
+            rig = Rig(disk, options)
+        assert len(rig.entries()) == 4
+
     def test_a_start_on_a_disk_without_any_space_goes_on_when_there_is_some(self) -> None:
         rig = Rig(SimDisk(capacity=0))
         assert rig.wal.reserve_room == 0

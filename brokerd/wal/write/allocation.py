@@ -3,8 +3,8 @@
 
 The allocator always has a spare segment of the ordinary size, or prepares one. A larger frame gets
 a larger spare on request. If the disk has no room for an ordinary segment and the log has none at
-all, the allocator makes one with room for the reserve only. A spare has a temporary name and
-contains synced zeros. The first commit to it writes its header and renames it.
+all, the allocator makes a small one, with room for the reserve or a part of it. A spare has a
+temporary name and contains synced zeros. The first commit to it writes its header and renames it.
 """
 
 from __future__ import annotations
@@ -58,8 +58,10 @@ class Allocator:
         self._segment_bytes = segment_bytes
         self._free_bytes_min = free_bytes_min
         self._wanted = 0
-        self.least_bytes = 0
+        self.small_bytes = 0
         """Size of the segment to make if the disk has no room for an ordinary one. 0: make none."""
+        self.least_bytes = 0
+        """The least size of such a segment, if the disk has less room."""
         self.changed: Callable[[], None] = lambda: None
         self.spares: list[SpareSegment] = []
         self.capacity = 0
@@ -95,14 +97,28 @@ class Allocator:
         return SpareSegment(name, file, segment_id, size)
 
     def prepare_any(self, size: int) -> SpareSegment:
-        """Allocate a segment of ``size`` bytes, or of ``least_bytes``. Raises OSError."""
-        least_bytes = self.least_bytes
+        """Allocate a segment of ``size`` bytes, or a small one. Raises OSError.
+
+        Each restart on a full disk leaves less than it found: the used part of the last segment,
+        and its index. So the small segment takes most of what is left.
+        """
+        small_bytes = self.small_bytes
         try:
             return self.prepare(size)
         except OSError as error:
-            if not least_bytes or not is_full(error):
+            if not small_bytes or not is_full(error):
                 raise
-            return self.prepare(least_bytes, 0)
+        free = self._disk.free_bytes(self._path)
+        # Some blocks are for other files of the broker, and for the file system itself.
+        parts = [part - part % _SIZE_STEP for part in (free - free // 32, free - free // 8)]
+        sizes = [small_bytes, *(part for part in parts if self.least_bytes <= part < small_bytes)]
+        for part in sizes[:-1]:
+            try:
+                return self.prepare(part, 0)
+            except OSError as error:
+                if not is_full(error):
+                    raise
+        return self.prepare(sizes[-1], 0)
 
     def request(self, capacity: int) -> None:
         """Ask for a spare with room for ``capacity`` bytes of frames."""
