@@ -12,6 +12,7 @@ import fcntl
 import os
 
 from brokerd.errors import DirectoryLocked, UnsafeFileSystem
+from brokerd.wal.disk import is_full
 
 NETWORK_FILE_SYSTEMS = frozenset(
     ("9p", "afs", "ceph", "cifs", "coda", "fuse.glusterfs", "fuse.s3fs", "fuse.sshfs", "gfs2")
@@ -53,8 +54,7 @@ class DirectoryLock:
                 "or choose another --data-dir"
             ) from None
         if claim:
-            os.ftruncate(descriptor, 0)
-            os.pwrite(descriptor, f"{os.getpid()}\n".encode("ascii"), 0)
+            _write_owner(descriptor)
         self._descriptor = descriptor
 
     def release(self) -> None:
@@ -62,3 +62,14 @@ class DirectoryLock:
         descriptor, self._descriptor = self._descriptor, -1
         if descriptor >= 0:
             os.close(descriptor)
+
+
+def _write_owner(descriptor: int) -> None:
+    """Write the id of this process, unless the disk is full: a start must not need a free block."""
+    owner = f"{os.getpid()}\n".encode("ascii")
+    os.ftruncate(descriptor, 0)
+    try:
+        os.pwrite(descriptor, owner, 0)
+    except OSError as error:
+        if not is_full(error):
+            raise

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 from collections.abc import Iterator
 from typing import Any
@@ -31,12 +32,12 @@ LARGE = MAX_BODY_BYTES - 1
 
 
 class Kept:
-    """Counts what bodies hold, in memory or in files."""
+    """Counts what bodies hold."""
 
     def __init__(self) -> None:
         self.files: list[io.BytesIO] = []
 
-    def open(self, length: int | None) -> io.BytesIO:
+    def open(self) -> io.BytesIO:
         self.files.append(io.BytesIO())
         return self.files[-1]
 
@@ -67,7 +68,7 @@ class SlowDoor(Door):
 @pytest.fixture
 def kept(monkeypatch: pytest.MonkeyPatch) -> Iterator[Kept]:
     kept = Kept()
-    monkeypatch.setattr("twisted.web.http._getContentFile", kept.open)
+    monkeypatch.setattr("brokerd.admin.http.request.BytesIO", kept.open)
     yield kept
 
 
@@ -176,6 +177,28 @@ def test_a_chunked_body_is_no_way_around(kept: Kept, caller: Caller) -> None:
     head = f"POST {RECORDS} HTTP/1.1\r\nhost: here\r\n{JSON}transfer-encoding: chunked\r\n\r\n"
     channel.dataReceived(head.encode() + b"100000\r\n" + bytes(1 << 20) + b"\r\n")
     assert kept.size() == 0
+
+
+@pytest.mark.parametrize("head", ["content-length: 300015", "transfer-encoding: chunked"])
+def test_a_body_needs_no_temporary_file(
+    caller: Caller, door: SlowDoor, head: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its directory may be full, or on a disk that is."""
+
+    def full(**_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("tempfile.TemporaryFile", full)
+    channel, wire = caller.connect()
+    lines = f"POST {RECORDS} HTTP/1.1\r\nhost: here\r\n{WRITER}{head}\r\n\r\n"
+    channel.dataReceived(lines.encode())
+    body = b'{"records": [{"value": ""}]}'.ljust(300_015)
+    if head.endswith("chunked"):
+        body = b"%x\r\n%b\r\n0\r\n\r\n" % (len(body), body)
+    channel.dataReceived(body)
+    door.answer()
+    caller.house.run()
+    assert answer_of(wire)[0] == 200
 
 
 def test_all_bodies_together_are_bounded(kept: Kept) -> None:

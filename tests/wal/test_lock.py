@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 import sys
@@ -53,3 +54,19 @@ def test_a_network_file_system_is_refused_unless_allowed(tmp_path: Path) -> None
         lock.acquire("nfs4")
     assert not (tmp_path / "lock").exists()
     lock.acquire("nfs4", allow_network=True)
+
+
+def test_a_full_disk_does_not_keep_a_broker_from_its_lock(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The process id is for operators, and the next broker finds none."""
+
+    def full(*_: object) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    first = DirectoryLock(str(tmp_path))
+    first.acquire()
+    first.release()
+    monkeypatch.setattr(os, "pwrite", full)
+    first.acquire()
+    assert (tmp_path / "lock").read_bytes() == b""

@@ -4,7 +4,7 @@
 Each request has a deadline from its first to its last byte. The site keeps a body up to the limit
 of its route, and no body without a route. Beyond `UNAUTHENTICATED_BYTES` it authenticates the
 sender first. A sender without permission gets a refusal when the request is complete, and his body
-is dropped. All bodies together have at most `ALL_BYTES_MAX`.
+is dropped. Bodies are in memory and need no disk. All bodies together have at most `ALL_BYTES_MAX`.
 
 Twisted bounds the headers of a request and the idle time of a connection, but no body.
 """
@@ -12,6 +12,7 @@ Twisted bounds the headers of a request and the idle time of a connection, but n
 from __future__ import annotations
 
 from collections.abc import Callable
+from io import BytesIO
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote_to_bytes
 
@@ -131,7 +132,8 @@ class BoundedRequest(Request):
     def gotLength(self, length: int | None) -> None:
         """Decide about the body once all headers have arrived."""
         too_long = length is not None and length > MAX_BODY_BYTES
-        super().gotLength(0 if too_long else length)
+        # In memory, where `BodyBudget` counts it. Twisted keeps a large body in a temporary file.
+        self.content = BytesIO()
         if too_long:
             self._refuse()
             return
