@@ -116,6 +116,27 @@ def a_key_whose_record_is_dead_may_go_on(story: Story, wrong: bool) -> None:
     story.acquire((1, b"b"), limit=1)
 
 
+@breaks("P3-key-order")
+def a_long_poll_that_a_seek_may_end(story: Story, wrong: bool) -> None:
+    """Another acquire within the poll came before the seek, when the first record was settled."""
+    story.change(Configure, rules=ORDERED)
+    story.produce(keyed(b"a"), keyed(b"b"), at=(0, 1))
+    story.acquire((0, b"a"), limit=1)
+    if not wrong:
+        story.settle(0)
+    now_us = story.now_us
+    story.acquire((1, b"b"), limit=1)
+    story.settle(1, success=False)
+    if not wrong:
+        story.change(Seek, to="start")
+    story.acquire(
+        Delivery(Place(0, 0), b"a", key=b"k", token=3, grants=2 if wrong else 1),
+        client="d",
+        sent_us=now_us,
+        arrived_us=now_us,
+    )
+
+
 @breaks("P3-lowest")
 def a_later_record_of_a_key_comes_first(story: Story, wrong: bool) -> None:
     story.change(Configure, rules=ORDERED)

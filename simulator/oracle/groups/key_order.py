@@ -119,6 +119,8 @@ class _KeyOrder:
                 span = self._lives.span(sight.acquire)
                 if span.is_before(begun) or not span.last_us < end_us:
                     continue
+                if self._may_reopen_between(span, begun):
+                    continue
                 first_us = min(begun.first_us, span.first_us)
                 if self._is_ordered(Span(first_us, max(begun.last_us, span.last_us))):
                     text = (
@@ -128,6 +130,20 @@ class _KeyOrder:
                     )
                     yield violation("P3-key-order", text, mine.acquire, sight.acquire)
                     return
+
+    def _may_reopen_between(self, span: Span, begun: Span) -> bool:
+        """Return whether the record may be given again after a seek that followed ``span``.
+
+        A long poll spans other acquires, and a seek that ends it by giving out a settled record.
+        """
+        if begun.is_before(span):
+            return False
+        seeks = [
+            self._lives.span(op)
+            for op in self._group_partition.changes
+            if isinstance(op, Seek | DeleteGroup)
+        ]
+        return any(not seek.is_before(span) and not begun.is_before(seek) for seek in seeks)
 
     def _is_ordered(self, during: Span) -> bool:
         return all(rules.key_ordered for rules in possible(self._begin, self._rules, during))
