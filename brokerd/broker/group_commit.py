@@ -207,9 +207,9 @@ class GroupCommit:
         self.events_framed: Callable[[Collection[GroupPartition]], None] | None = None
         """Called with the group partitions whose waiting events become a frame."""
         self.observer: FrameObserver | None = None
+        """Observes all frames but marks. After an exception there is no observer any more."""
         self.light_arrives: Callable[[], bool] = lambda: False
         """Returns whether the reactor has a light request to read."""
-        """Observes all frames but marks. After an exception there is no observer any more."""
         wal.on_durable = self._on_durable
         wal.on_room = self._on_room
 

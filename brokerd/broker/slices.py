@@ -152,18 +152,16 @@ class SliceQueue:
         """
         self._is_scheduled = self.is_full = False
         self._charged_seconds = 0.0
-        if self._waiting and self.gives_way():
+        if not self._waiting:
+            return
+        if not self._new and self._is_pause():
+            self._schedule(PAUSE_SECONDS)
+            return
+        if self.gives_way():
             self._schedule()
             return
-        began_seconds = self.clock.seconds()
-        awaited = self.light_waits()
-        if awaited != self._awaited:
-            self._awaited, self._beside_seconds = awaited, 0.0
-            self._pause_at_seconds = LONG_SECONDS
-            short_pause_ends_seconds = began_seconds + REST_SHARE * LONG_SECONDS
-            self._pause_ends_seconds = min(self._pause_ends_seconds, short_pause_ends_seconds)
-        is_pause = bool(awaited) and began_seconds < self._pause_ends_seconds
-        end_seconds = began_seconds + SLICE_SECONDS
+        is_pause = self._is_pause()
+        end_seconds = self.clock.seconds() + SLICE_SECONDS
         left = self._waiting
         self._in_turn = True
         try:
@@ -173,6 +171,17 @@ class SliceQueue:
             self._in_turn = False
             if self._waiting:
                 self._schedule(PAUSE_SECONDS if is_pause and not self._new else 0)
+
+    def _is_pause(self) -> bool:
+        """Return whether heavy work rests now, while light requests wait for a commit."""
+        now_seconds = self.clock.seconds()
+        awaited = self.light_waits()
+        if awaited != self._awaited:
+            self._awaited, self._beside_seconds = awaited, 0.0
+            self._pause_at_seconds = LONG_SECONDS
+            short_pause_ends_seconds = now_seconds + REST_SHARE * LONG_SECONDS
+            self._pause_ends_seconds = min(self._pause_ends_seconds, short_pause_ends_seconds)
+        return bool(awaited) and now_seconds < self._pause_ends_seconds
 
     def _run_one(self) -> float:
         """Run the next slice, charge its owner, and return the time."""

@@ -91,7 +91,7 @@ class Host(Protocol):
         """Prepare for serving: nearly all objects in memory are long-lived now.
 
         The reactor calls ``before_heavy`` before a heavy read that follows a light one soon.
-        Returns a function that tells whether a light request has arrived and is to be read.
+        Return a function that tells whether a light request is to be read.
         """
 
     def records_kept(self, count: int) -> None:
@@ -161,7 +161,7 @@ class RealHost:
         self._garbage.begin()
         ask_for_slices()
         self._reads = read_directly(self.reactor, before_heavy)
-        return lambda: self._reads.light_waits()
+        return lambda: self._reads.light_arrives()
 
     def records_kept(self, count: int) -> None:
         self._garbage.records_kept(count)

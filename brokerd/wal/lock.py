@@ -2,8 +2,8 @@
 """The lock on a data directory, which one broker holds.
 
 The lock is ``fcntl`` on ``DATA_DIR/lock``, which the system releases when the process ends. The
-file holds the process id of the owner, for operators. It is never deleted: after that, two
-processes could hold locks on two files.
+file holds the process id of the owner, for operators, if the disk had room for it. It is never
+deleted: after that, two processes could hold locks on two files.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ class DirectoryLock:
     ) -> None:
         """Take the lock. ``file_system`` is the directory's type, from `Disk.file_system`.
 
-        ``claim`` writes the id of this process to the lock file. Raises UnsafeFileSystem for a
-        network file system unless ``allow_network``, DirectoryLocked with the process id of another
-        broker, and OSError.
+        ``claim`` writes the id of this process to the lock file if the disk has room. Raises
+        UnsafeFileSystem for a network file system unless ``allow_network``, DirectoryLocked with
+        the process id of another broker, and OSError.
         """
         if file_system in NETWORK_FILE_SYSTEMS and not allow_network:
             raise UnsafeFileSystem(
@@ -65,11 +65,12 @@ class DirectoryLock:
 
 
 def _write_owner(descriptor: int) -> None:
-    """Write the id of this process, unless the disk is full: a start must not need a free block."""
+    """Write the id of this process if the disk has room: a start must not need a free block."""
     owner = f"{os.getpid()}\n".encode("ascii")
-    os.ftruncate(descriptor, 0)
     try:
         os.pwrite(descriptor, owner, 0)
     except OSError as error:
         if not is_full(error):
             raise
+        owner = b""
+    os.ftruncate(descriptor, len(owner))

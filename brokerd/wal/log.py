@@ -141,7 +141,9 @@ class Wal:
         self._allocator.changed = self._room_changed
         base_bytes = SEGMENT_HEADER_BYTES + MARK_ROOM_BYTES
         self._allocator.small_bytes = base_bytes + options.reserve
-        self._allocator.least_bytes = base_bytes + options.reserve // 4
+        self._allocator.least_bytes = base_bytes + max(
+            options.reserve // 4, 2 * options.last_reserve
+        )
         self._sealer = Sealer(
             disk, path, background, self._catalog, self.fail, self._close_when_idle
         )

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from brokerd.broker.archive import bounds_writer
-from brokerd.broker.light_first import STEP_SECONDS, LightFirst
+from brokerd.broker.light_first import OWED_STEP_SECONDS, OWED_STEPS_MAX, LightFirst
 from brokerd.codecs.mamamia import Produce
 from tests.broker.desk import produce
 from tests.broker.test_bounds import new_house
@@ -39,8 +39,11 @@ def test_heavy_work_that_waited_long_has_that_time_before_it_gives_way_again() -
     light_first = LightFirst(house.broker.group_commit, house.clock)
     house.broker.group_commit.light_arrives = lambda: True
     assert light_first.gives_way()
-    house.clock.rightNow += 3.5 * STEP_SECONDS
+    house.clock.rightNow += 3.5 * OWED_STEP_SECONDS
     assert [light_first.gives_way() for _ in range(5)] == [False, False, False, False, True]
+    house.clock.rightNow += 3600
+    steps = [light_first.gives_way() for _ in range(OWED_STEPS_MAX + 2)]
+    assert steps == [False] * (OWED_STEPS_MAX + 1) + [True]
 
 
 def test_answers_come_before_work_that_begins(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -65,12 +68,16 @@ def slices(house: House, _: pytest.MonkeyPatch) -> Callable[[], bool]:
     return lambda: bool(done)
 
 
-def packing(house: House, _: pytest.MonkeyPatch) -> Callable[[], bool]:
+def house_with_topic(house: House) -> House:
     house.broker.topics.create("t", 130)
     for index in range(130):
         produce(house, "t", b"x", index=index)
     house.run()
-    lease_all(house)
+    return house
+
+
+def packing(house: House, _: pytest.MonkeyPatch) -> Callable[[], bool]:
+    lease_all(house_with_topic(house))
     house.run()
     stores = house.broker.context.state.stores
     for group_partition in stores._open:
@@ -97,6 +104,20 @@ def freeing(house: House, _: pytest.MonkeyPatch) -> Callable[[], bool]:
     table = list(range(5_000))
     house.broker.reaper.free([table])
     return lambda: len(table) < 5_000
+
+
+def test_nobody_is_answered_within_a_deletion(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first groups of a deleted topic are freed at once, in the middle of the change."""
+    house = House()
+    lease_all(house_with_topic(house))
+    house.run()
+    monkeypatch.setattr(house.wal, "_wait", lambda seconds: house.writer.step())
+    clients = [house.connect() for _ in range(2)]
+    for client in clients:
+        client.send(Produce("other", b"x"))
+    house.turn()
+    house.broker.topics.delete("t")
+    assert [len(client.answers()) for client in clients] == [0, 0]
 
 
 @pytest.mark.parametrize("begin", [slices, packing, bounds, freeing])

@@ -77,6 +77,26 @@ def test_light_requests_get_their_answers_before_the_slices_of_a_turn() -> None:
     assert desk.turn() == ["answers", "heavy", "other"]
 
 
+def test_a_pause_does_not_look_for_light_requests() -> None:
+    """No slice would begin, and the look may take the place of a later one."""
+    desk = resting(lambda: 1)
+    looks: list[None] = []
+
+    def look() -> bool:
+        looks.append(None)
+        return False
+
+    desk.slices.gives_way = look
+    desk.work("long", SliceOwner(), slices=2, cost=2 * LONG_SECONDS)
+    desk.turn()
+    before = len(looks)
+    desk.turn()
+    assert len(looks) == before
+    desk.clock.now += 10 * REST_SECONDS_MAX
+    desk.turn()
+    assert len(looks) == before + 1
+
+
 def test_a_turn_takes_short_works_until_the_time_of_a_slice_is_used() -> None:
     desk = Desk()
     for number in range(10):

@@ -721,16 +721,16 @@ class TestReadDirectly:
         crowd.send(0, 1, 2)
         crowd.turn()
         reads = crowd.reads
-        assert not reads.light_waits()
+        assert not reads.light_arrives()
         crowd.send(0, 1)
-        assert not reads.light_waits()
+        assert not reads.light_arrives()
         crowd.send(2)
-        assert reads.light_waits()
+        assert reads.light_arrives()
         crowd.turn()
-        assert not reads.light_waits()
+        assert not reads.light_arrives()
         crowd.send(2)
         reads.undo()
-        assert not reads.light_waits()
+        assert not reads.light_arrives()
 
     def test_heavy_connections_take_turns(self, loop: Loop) -> None:
         """One in a turn, because each takes all of its time."""

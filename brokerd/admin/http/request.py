@@ -4,7 +4,7 @@
 Each request has a deadline from its first to its last byte. The site keeps a body up to the limit
 of its route, and no body without a route. Beyond `UNAUTHENTICATED_BYTES` it authenticates the
 sender first. A sender without permission gets a refusal when the request is complete, and his body
-is dropped. Bodies are in memory and need no disk. All bodies together have at most `ALL_BYTES_MAX`.
+is dropped. Bodies stay in memory, at most `ALL_BYTES_MAX` together.
 
 Twisted bounds the headers of a request and the idle time of a connection, but no body.
 """
@@ -131,10 +131,9 @@ class BoundedRequest(Request):
 
     def gotLength(self, length: int | None) -> None:
         """Decide about the body once all headers have arrived."""
-        too_long = length is not None and length > MAX_BODY_BYTES
         # In memory, where `BodyBudget` counts it. Twisted keeps a large body in a temporary file.
         self.content = BytesIO()
-        if too_long:
+        if length is not None and length > MAX_BODY_BYTES:
             self._refuse()
             return
         found = self._route()

@@ -29,7 +29,8 @@ class GroupReaper:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self.gives_way: Callable[[], bool] = lambda: False
-        """Called before a slice: whether it waits for the next turn."""
+        """Called before the slice of a timer: whether it waits for the next turn. It may answer
+        clients, so it must not be called within a change."""
         self._groups: list[ConsumerGroup] = []
         self._tables: list[Any] = []
         self._call: Timer | None = None
@@ -44,7 +45,7 @@ class GroupReaper:
         """Free the groups of a deleted topic. The first slice runs now."""
         self._groups += groups
         if self._call is None:
-            self._go_on()
+            self._free_slice()
 
     def stop(self) -> None:
         """Stop freeing. The end of the process frees the others."""
@@ -53,15 +54,18 @@ class GroupReaper:
             self._call = None
 
     def _go_on(self) -> None:
+        self._call = None
+        if self.gives_way():
+            self._call = self._clock.callLater(0, self._go_on)
+        else:
+            self._free_slice()
+
+    def _free_slice(self) -> None:
         """Free groups for one slice, and schedule the next one if groups are left.
 
         A step is made although the slice may be over before it: the process may wait for a
         processor.
         """
-        self._call = None
-        if self.gives_way():
-            self._call = self._clock.callLater(0, self._go_on)
-            return
         until = self._clock.seconds() + SLICE_SECONDS
         groups, tables = self._groups, self._tables
         while tables or groups:

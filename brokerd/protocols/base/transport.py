@@ -264,7 +264,7 @@ class DirectReads:
         self._poll: Callable[[float | None], None] | None = None
         self.turn_ends: list[Callable[[], None]] = []
         """Functions to call after the events of this turn."""
-        self.light_waits: Callable[[], bool] = lambda: False
+        self.light_arrives: Callable[[], bool] = lambda: False
         """Whether a connection whose last read was light has bytes to read."""
 
     def begin(self, poll: Callable[[float | None], None]) -> None:
@@ -300,7 +300,7 @@ class DirectReads:
         if attributes.get("doIteration") is self._poll:
             del attributes["doIteration"]
         self._poll = None
-        self.light_waits = lambda: False
+        self.light_arrives = lambda: False
         for function in self.turn_ends:
             self._reactor.callLater(0, function)
         self.turn_ends.clear()
@@ -380,10 +380,10 @@ def read_directly(reactor: Any, before_heavy: Callable[[], object] = lambda: Non
             began_seconds = now_seconds
             if now_seconds <= share_ends_seconds:
                 continue
-            if now_seconds > end_seconds or light_waits():
+            if now_seconds > end_seconds or light_arrives():
                 break
 
-    def light_waits() -> bool:
+    def light_arrives() -> bool:
         return any(
             event == readable
             and descriptor not in heavy
@@ -416,7 +416,7 @@ def read_directly(reactor: Any, before_heavy: Callable[[], object] = lambda: Non
             if now_seconds > end_seconds:
                 break
             if now_seconds > look_seconds:
-                if reactor.threadCallQueue or light_waits():
+                if reactor.threadCallQueue or light_arrives():
                     break
                 look_seconds = now_seconds + listed_seconds
 
@@ -469,6 +469,6 @@ def read_directly(reactor: Any, before_heavy: Callable[[], object] = lambda: Non
         if writers:
             write_some(writers, light_seconds)
 
-    reads.light_waits = light_waits
+    reads.light_arrives = light_arrives
     reads.begin(poll)
     return reads

@@ -202,7 +202,7 @@ class BatchProduce:
             offset = broker.appender.append_rows(topic.partitions[index], rows, Format.MAMAMIA)
             first_ids[index] = message_id_of(index, offset)
         if not self._places:
-            ((_, first),) = first_ids.items()
+            (first,) = first_ids.values()
             return self._answer(topic, list(range(first, first + len(messages))))
         next_ids = {index: count(first).__next__ for index, first in first_ids.items()}
         if not self._delayed:

@@ -110,15 +110,16 @@ class Allocator:
                 raise
         free = self._disk.free_bytes(self._path)
         # Some blocks are for other files of the broker, and for the file system itself.
-        parts = [part - part % _SIZE_STEP for part in (free - free // 32, free - free // 8)]
-        sizes = [small_bytes, *(part for part in parts if self.least_bytes <= part < small_bytes)]
-        for part in sizes[:-1]:
+        for room in (free - free // 32, free - free // 8):
+            part = min(small_bytes, room - room % _SIZE_STEP)
+            if part < self.least_bytes:
+                break
             try:
                 return self.prepare(part, 0)
             except OSError as error:
                 if not is_full(error):
                     raise
-        return self.prepare(sizes[-1], 0)
+        return self.prepare(small_bytes, 0)
 
     def request(self, capacity: int) -> None:
         """Ask for a spare with room for ``capacity`` bytes of frames."""

@@ -132,9 +132,9 @@ class _KeyOrder:
                     return
 
     def _may_reopen_between(self, span: Span, begun: Span) -> bool:
-        """Return whether the record may be given again after a seek that followed ``span``.
+        """Return whether a seek or a deletion after ``span`` may have reopened the record.
 
-        A long poll spans other acquires, and a seek that ends it by giving out a settled record.
+        A long poll may begin before both and get the record after both.
         """
         if begun.is_before(span):
             return False
