@@ -114,11 +114,9 @@ def _check_cause(
     at_us, rules = one.closing_us, history.connection_rules
     if at_us == NEVER or at_us >= end_us or one.client in history.vandals:
         return
-    if at_us == one.opened_us:
-        limits = _limits(epochs, Span(at_us, at_us)) if _is_of_listener(history, one) else {0}
-        if not any(0 < limit <= one.others for limit in limits):
-            text = f"closed at once beside {one.others}, and the quota is {sorted(limits)}"
-            yield _found("quota", text, one)
+    is_at_once = at_us == one.opened_us
+    limits = _limits(epochs, Span(at_us, at_us)) if _is_of_listener(history, one) else {0}
+    if is_at_once and any(0 < limit <= one.others for limit in limits):
         return
     quiet_us = at_us - one.last_us + EARLY_US
     silent_us = at_us - one.opened_us + EARLY_US if one.first_us == NEVER else 0
@@ -131,7 +129,10 @@ def _check_cause(
         is_stranger and 0 < rules.login_us <= at_us - one.opened_us + EARLY_US,
         is_stranger and at_us == one.arrived_us,  # with a large unfinished frame
     )
-    if not any(causes):
+    if is_at_once and not any(causes):
+        text = f"closed at once beside {one.others}, and the quota is {sorted(limits)}"
+        yield _found("quota", text, one)
+    elif not any(causes):
         text = f"closed after {at_us - one.opened_us} us, {quiet_us} us after its last byte"
         yield _found("P8-closed", text, one)
 

@@ -199,6 +199,8 @@ def test_only_a_client_without_an_account_may_send_no_large_frame(
     """The broker closes such a connection with the byte that is too many."""
     ended = a_connection(closing_us=2 * SECOND)
     assert judged(ended, principal="ann", enabled=enabled) == found
+    at_once = a_connection(opened_us=2 * SECOND, closing_us=2 * SECOND)  # its bytes come with it
+    assert judged(at_once, principal="ann", enabled=enabled) == (["quota"] if enabled else [])
 
 
 def with_quota(*connections: Connected) -> list[str]:
