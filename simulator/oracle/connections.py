@@ -129,10 +129,12 @@ def _check_cause(
         is_stranger and 0 < rules.login_us <= at_us - one.opened_us + EARLY_US,
         is_stranger and at_us == one.arrived_us,  # with a large unfinished frame
     )
-    if is_at_once and not any(causes):
+    if any(causes):
+        return
+    if is_at_once:
         text = f"closed at once beside {one.others}, and the quota is {sorted(limits)}"
         yield _found("quota", text, one)
-    elif not any(causes):
+    else:
         text = f"closed after {at_us - one.opened_us} us, {quiet_us} us after its last byte"
         yield _found("P8-closed", text, one)
 

@@ -17,7 +17,7 @@ from brokerd.broker.leases.service import (
     PACKS_AT_ONCE,
     PACKS_MAX,
 )
-from brokerd.broker.model.group_stores import OPEN_MAX
+from brokerd.broker.model.group_stores import OPEN_MAX, GroupStores
 from brokerd.broker.model.snapshot_capture import capture_topic
 from brokerd.broker.model.state import SNAPSHOT_GROUP_PARTITIONS, State
 from brokerd.codecs import mamamia as mm
@@ -40,9 +40,9 @@ def restarted(house: House, how: str) -> House:
     return house.again()
 
 
-def wide(partitions: int = 100, records: int = 1) -> House:
+def wide(partitions: int = 100, records: int = 1, house: House | None = None) -> House:
     """A house with a topic of many partitions, and a record in each."""
-    house = House()
+    house = house or House()
     house.broker.topics.create("t", partitions)
     for index in range(partitions):
         produce(house, "t", *[b"%d" % index] * records, index=index)
@@ -69,6 +69,17 @@ def pack_all(house: House) -> None:
     stores._open_max = 0
     stores.trim()
     stores._open_max = OPEN_MAX
+
+
+def let_pack(house: House) -> GroupStores:
+    """Lease a record in each partition; from then on each open store may be packed."""
+    lease_all(house)
+    house.run()
+    stores = house.broker.context.state.stores
+    for group_partition in stores._open:
+        group_partition.is_recent = False
+    stores._open_max = 0
+    return stores
 
 
 @pytest.mark.parametrize("how", RESTARTS)
@@ -487,9 +498,7 @@ def test_a_turn_packs_few_stores_if_they_take_long(
     """Ten of them take longer than its time here; with too many open stores it packs more."""
     monkeypatch.setattr("brokerd.broker.leases.service.CROWD", crowd)
     house = wide(130)
-    lease_all(house)
-    house.run()
-    stores = house.broker.leases._state.stores
+    stores = let_pack(house)
     trim = stores.trim
 
     def slow(most: int) -> bool:
@@ -497,9 +506,6 @@ def test_a_turn_packs_few_stores_if_they_take_long(
         return trim(most)
 
     monkeypatch.setattr(stores, "trim", slow)
-    for group_partition in stores._open:
-        group_partition.is_recent = False
-    stores._open_max = 0
     before = stores.open
     stores.crowded()
     first = min(house.clock.getDelayedCalls(), key=DelayedCall.getTime)
@@ -515,12 +521,7 @@ def test_light_requests_get_their_answers_before_stores_are_packed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     house = wide(130)
-    lease_all(house)
-    house.run()
-    stores = house.broker.leases._state.stores
-    for group_partition in stores._open:
-        group_partition.is_recent = False
-    stores._open_max = 0
+    stores = let_pack(house)
     clients = [house.connect() for _ in range(2)]
     open_at_answer: list[int] = []
 

@@ -9,9 +9,8 @@ import pytest
 from brokerd.broker.archive import bounds_writer
 from brokerd.broker.light_first import OWED_STEP_SECONDS, OWED_STEPS_MAX, LightFirst
 from brokerd.codecs.mamamia import Produce
-from tests.broker.desk import produce
 from tests.broker.test_bounds import new_house
-from tests.broker.test_group_stores import lease_all
+from tests.broker.test_group_stores import lease_all, let_pack, wide
 from tests.house import House
 
 
@@ -68,21 +67,8 @@ def slices(house: House, _: pytest.MonkeyPatch) -> Callable[[], bool]:
     return lambda: bool(done)
 
 
-def house_with_topic(house: House) -> House:
-    house.broker.topics.create("t", 130)
-    for index in range(130):
-        produce(house, "t", b"x", index=index)
-    house.run()
-    return house
-
-
 def packing(house: House, _: pytest.MonkeyPatch) -> Callable[[], bool]:
-    lease_all(house_with_topic(house))
-    house.run()
-    stores = house.broker.context.state.stores
-    for group_partition in stores._open:
-        group_partition.is_recent = False
-    stores._open_max = 0
+    stores = let_pack(wide(130, house=house))
     before = stores.open
     stores.crowded()
     return lambda: stores.open < before
@@ -108,8 +94,8 @@ def freeing(house: House, _: pytest.MonkeyPatch) -> Callable[[], bool]:
 
 def test_nobody_is_answered_within_a_deletion(monkeypatch: pytest.MonkeyPatch) -> None:
     """The first groups of a deleted topic are freed at once, in the middle of the change."""
-    house = House()
-    lease_all(house_with_topic(house))
+    house = wide(130)
+    lease_all(house)
     house.run()
     monkeypatch.setattr(house.wal, "_wait", lambda seconds: house.writer.step())
     clients = [house.connect() for _ in range(2)]
