@@ -12,7 +12,8 @@ the answers, have the rest.
 
 The queue also limits the requests that connections handle as they arrive: `charge` adds the cost
 of a long run, and while `is_full`, connections that have requests wait in the queue. Short runs are
-not charged, so many light connections take no detour.
+not charged, so many light connections take no detour. A connection whose runs are mostly short
+goes on after a long one by `go_on`: before all slices, and within the same limit.
 
 Costs come from the clock that is given. A clock that stands still makes every slice free.
 """
@@ -80,6 +81,8 @@ class SliceQueue:
         self._old: deque[SliceOwner] = deque()
         """Owners that used up their credit in this round."""
         self._waiting = 0
+        self._runs: deque[Callable[[], object]] = deque()
+        """Runs of requests that begin before the slices of the next turn."""
         self._is_scheduled = False
         self._in_turn = False
         self._charged_seconds = 0.0
@@ -114,6 +117,14 @@ class SliceQueue:
             self._earn(owner)
             owner.is_queued = True
             (self._new if owner.credit_seconds > 0 else self._old).append(owner)
+        self._schedule()
+
+    def go_on(self, run: Callable[[], object]) -> None:
+        """Call ``run``, a further run of requests, before the slices of the next turn.
+
+        If the runs of that turn take `TURN_SECONDS`, the others wait for another turn.
+        """
+        self._runs.append(run)
         self._schedule()
 
     def wait(self, owner: SliceOwner | None = None) -> Deferred[None]:
@@ -152,6 +163,11 @@ class SliceQueue:
         """
         self._is_scheduled = self.is_full = False
         self._charged_seconds = 0.0
+        for _ in range(len(self._runs)):
+            if self.is_full:
+                self._schedule()
+                break
+            self._runs.popleft()()
         if not self._waiting:
             return
         if not self._new and self._is_pause():

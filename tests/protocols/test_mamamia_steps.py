@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import msgpack
 import pytest
 
 from brokerd.broker import BrokerSettings
-from brokerd.broker.slices import CHARGED_SECONDS, SLICE_SECONDS
+from brokerd.broker.slices import CHARGED_SECONDS, SLICE_SECONDS, SliceOwner
 from brokerd.codecs import mamamia as mm
 from brokerd.codecs.mamamia.frames import frame
 from brokerd.errors import NoSpace
@@ -411,3 +412,27 @@ def test_a_client_waits_for_the_turn_of_others_after_some_long_runs(long_runs: i
         assert client.answers() == []
         house.finish()
         assert client.answers() == [last]
+
+
+@pytest.mark.parametrize("long_runs", [0, LONG_RUNS_MAX - 1])
+def test_a_client_waits_for_a_round_of_others_after_some_long_runs_only(long_runs: int) -> None:
+    """It sends more requests than one pass handles, beside fifty others with long work."""
+    house = SteppedHouse()
+    client = house.connect()
+    client.send(mm.Produce("orders", b"x"))
+    house.steps.look_seconds = 2 * CHARGED_SECONDS
+    for _ in range(long_runs):
+        client.send(mm.Produce("orders", b"x"))
+    others: list[int] = []
+    for number in range(50):
+        house.factory.slices.add(partial(others.append, number), SliceOwner())
+    client.send(*[mm.Produce("orders", b"y"), mm.Produce("returns", b"y")] * 5)
+    left = 1 + long_runs + 10
+    while left:
+        house.steps.step()
+        house.run()
+        left -= len(client.answers())
+    if long_runs < LONG_RUNS_MAX - 1:
+        assert len(others) <= 3
+    else:
+        assert len(others) == 50

@@ -66,8 +66,9 @@ CLOSING_US = 60_000_000
 """Time in which a peer has to read its last answers and close its side."""
 
 LONG_RUNS_MAX = 3
-"""Long runs in a row after which a connection waits in the queue of long work in a full turn. On a
-busy machine any run may be long, because the process waits for a processor."""
+"""Long runs in a row after which a connection with further requests waits in the queue of long
+work. Before, it goes on in the next turn: with hundreds of connections in the queue, a round of it
+takes seconds. On a busy machine any run may be long, because the process waits for a processor."""
 
 PASS_SECONDS = SLICE_SECONDS
 """Time that one connection may spend on its requests in one pass of `Connection._serve`."""
@@ -537,7 +538,11 @@ class Connection(Protocol):
         """Return what `overtime` returns, after a look at the clock."""
         if self.factory.clock.seconds() < self._pass_ends:
             return False
-        self._wait_for_turn()
+        if self._long_runs + 1 < LONG_RUNS_MAX:
+            self.hold(Hold.OVERTIME)
+            self.factory.slices.go_on(self._end_overtime)
+        else:
+            self._wait_for_turn()
         return True
 
     def _wait_for_turn(self) -> None:
