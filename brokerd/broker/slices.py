@@ -13,7 +13,7 @@ the answers, have the rest.
 The queue also limits the requests that connections handle as they arrive: `charge` adds the cost
 of a long run, and while `is_full`, connections that have requests wait in the queue. Short runs are
 not charged, so many light connections take no detour. A connection whose runs are mostly short
-goes on after a long one by `go_on`: before all slices, and within the same limit.
+goes on after a long one by `go_on`: such runs and the slices take turns.
 
 Costs come from the clock that is given. A clock that stands still makes every slice free.
 """
@@ -82,7 +82,9 @@ class SliceQueue:
         """Owners that used up their credit in this round."""
         self._waiting = 0
         self._runs: deque[Callable[[], object]] = deque()
-        """Runs of requests that begin before the slices of the next turn."""
+        """Runs of requests of `go_on`, in the order in which they came."""
+        self._runs_are_next = True
+        """Whether the last turn had slices."""
         self._is_scheduled = False
         self._in_turn = False
         self._charged_seconds = 0.0
@@ -120,10 +122,7 @@ class SliceQueue:
         self._schedule()
 
     def go_on(self, run: Callable[[], object]) -> None:
-        """Call ``run``, a further run of requests, before the slices of the next turn.
-
-        If the runs of that turn take `TURN_SECONDS`, the others wait for another turn.
-        """
+        """Call ``run``, a further run of requests, in one of the next turns."""
         self._runs.append(run)
         self._schedule()
 
@@ -157,18 +156,13 @@ class SliceQueue:
             self.clock.callLater(delay_seconds, self._turn)
 
     def _turn(self) -> None:
-        """Begin a turn: run slices until their time is used, or each work has had one.
+        """Begin a turn: further runs of requests in one, slices in the next.
 
         In a pause, only owners that came with credit have slices.
         """
         self._is_scheduled = self.is_full = False
         self._charged_seconds = 0.0
-        for _ in range(len(self._runs)):
-            if self.is_full:
-                self._schedule()
-                break
-            self._runs.popleft()()
-        if not self._waiting:
+        if not (self._waiting or self._runs):
             return
         if not self._new and self._is_pause():
             self._schedule(PAUSE_SECONDS)
@@ -178,6 +172,26 @@ class SliceQueue:
             return
         is_pause = self._is_pause()
         end_seconds = self.clock.seconds() + SLICE_SECONDS
+        try:
+            if self._runs and not is_pause and (self._runs_are_next or not self._waiting):
+                self._run_requests(end_seconds)
+            else:
+                self._run_slices(end_seconds, is_pause)
+        finally:
+            if self._waiting or self._runs:
+                self._schedule(PAUSE_SECONDS if is_pause and not self._new else 0)
+
+    def _run_requests(self, end_seconds: float) -> None:
+        """Begin runs of requests until the time is used, or each that waits has begun."""
+        self._runs_are_next = False
+        for _ in range(len(self._runs)):
+            self._runs.popleft()()
+            if self.clock.seconds() >= end_seconds:
+                break
+
+    def _run_slices(self, end_seconds: float, is_pause: bool) -> None:
+        """Run slices until the time is used, or each work has had one."""
+        self._runs_are_next = True
         left = self._waiting
         self._in_turn = True
         try:
@@ -185,8 +199,6 @@ class SliceQueue:
                 left -= 1
         finally:
             self._in_turn = False
-            if self._waiting:
-                self._schedule(PAUSE_SECONDS if is_pause and not self._new else 0)
 
     def _is_pause(self) -> bool:
         """Return whether heavy work rests now, while light requests wait for a commit."""

@@ -39,6 +39,15 @@ class Desk:
 
         self.slices.add(lambda: run(slices), owner)
 
+    def run(self, name: str, cost: float = SLICE_SECONDS) -> None:
+        """Ask for a further run of requests, of this cost in seconds."""
+
+        def run() -> None:
+            self.done.append(name)
+            self.clock.now += cost
+
+        self.slices.go_on(run)
+
     def turn(self) -> list[str]:
         """Run one reactor turn and return what it did."""
         self.done.clear()
@@ -127,6 +136,33 @@ def test_an_owner_pays_for_a_long_step_with_later_rounds() -> None:
     assert 8 <= order[:second].count("fair") <= 12
 
 
+def test_further_runs_and_slices_take_turns() -> None:
+    """Neither stops the other, however many there are."""
+    desk = Desk()
+    for number in range(3):
+        desk.work(f"slice {number}", SliceOwner())
+        desk.run(f"run {number}")
+    expected = ["run 0", "slice 0", "run 1", "slice 1", "run 2", "slice 2"]
+    assert [desk.turn() for _ in range(6)] == [[one] for one in expected]
+    assert not desk.clock.waiting
+
+
+def test_a_turn_begins_further_runs_until_the_time_of_a_slice_is_used() -> None:
+    desk = Desk()
+    for number in range(5):
+        desk.run(str(number), cost=SLICE_SECONDS / 2.5)
+    assert desk.turn() == ["0", "1", "2"]
+    assert desk.turn() == ["3", "4"]
+    assert not desk.clock.waiting
+
+
+def test_a_run_that_asks_for_another_has_it_in_a_later_turn() -> None:
+    desk = Desk()
+    desk.slices.go_on(lambda: desk.run("second"))
+    assert desk.turn() == []
+    assert desk.turn() == ["second"]
+
+
 def resting(commit: Callable[[], int]) -> Desk:
     """Return a desk whose light requests wait for this commit."""
     desk = Desk()
@@ -137,7 +173,10 @@ def resting(commit: Callable[[], int]) -> Desk:
 
 
 def test_heavy_work_rests_after_a_long_step_while_light_requests_wait_for_a_commit() -> None:
-    """It rests for a time that counts from the step; work that comes with credit goes on."""
+    """It rests for a time that counts from the step, and so do further runs of requests.
+
+    Work that comes with credit goes on.
+    """
     commit = 1
     desk = resting(lambda: commit)
     desk.work("long", SliceOwner(), cost=3 * LONG_SECONDS)
@@ -148,9 +187,11 @@ def test_heavy_work_rests_after_a_long_step_while_light_requests_wait_for_a_comm
     assert desk.turn() == []
     desk.work("light", SliceOwner(), cost=0.0)
     assert desk.turn() == ["light"]
+    desk.run("run")
     desk.clock.now += REST_SHARE * 3**2 * LONG_SECONDS - 2 * SLICE_SECONDS
     assert desk.turn() == []
     desk.clock.now += 3 * SLICE_SECONDS
+    assert desk.turn() == ["run"]
     assert desk.turn() == ["heavy"]
     desk.work("long", SliceOwner(), cost=3 * LONG_SECONDS)
     assert desk.turn() == ["long"]

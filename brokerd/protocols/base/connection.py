@@ -67,8 +67,8 @@ CLOSING_US = 60_000_000
 
 LONG_RUNS_MAX = 3
 """Long runs in a row after which a connection with further requests waits in the queue of long
-work. Before, it goes on in the next turn: with hundreds of connections in the queue, a round of it
-takes seconds. On a busy machine any run may be long, because the process waits for a processor."""
+work. Before, it goes on beside that queue, a round of which takes seconds with hundreds of
+connections. On a busy machine any run may be long, because the process waits for a processor."""
 
 PASS_SECONDS = SLICE_SECONDS
 """Time that one connection may spend on its requests in one pass of `Connection._serve`."""
