@@ -423,11 +423,12 @@ def test_a_client_waits_for_a_round_of_others_after_some_long_runs_only(long_run
     house.steps.look_seconds = 2 * CHARGED_SECONDS
     for _ in range(long_runs):
         client.send(mm.Produce("orders", b"x"))
+    house.steps.look_seconds = SLICE_SECONDS * 0.3
     others: list[int] = []
     for number in range(50):
         house.factory.slices.add(partial(others.append, number), SliceOwner())
-    client.send(*[mm.Produce("orders", b"y"), mm.Produce("returns", b"y")] * 5)
-    left = 1 + long_runs + 10
+    client.send(*[mm.Produce("orders", b"y"), mm.Produce("returns", b"y")] * 3)
+    left = 1 + long_runs + 6
     while left:
         house.steps.step()
         house.run()

@@ -526,16 +526,12 @@ class Connection(Protocol):
 
     # -- a pass ends --------------------------------------------------------------------------
 
-    def overtime(self, handled: int) -> bool:
-        """Return True if `handle_requests` must stop after ``handled`` requests.
+    def overtime(self) -> bool:
+        """Return True if `handle_requests` must stop, because the time of this pass is used up.
 
-        Other connections get their share, and it is called again in a later reactor turn. Every
-        eighth call reads the clock.
+        Other connections get their share, and it is called again in a later reactor turn. It must
+        handle a request before it asks.
         """
-        return handled & 7 == 7 and self.overtime_now()
-
-    def overtime_now(self) -> bool:
-        """Return what `overtime` returns, after a look at the clock."""
         if self.factory.clock.seconds() < self._pass_ends:
             return False
         if self._long_runs + 1 < LONG_RUNS_MAX:

@@ -137,7 +137,7 @@ class FrameConnection(Connection, Generic[FrameT, ErrorT]):
         if len(frames) >= RUN_FRAMES_MIN and not self.quotas:
             handled = self._handle_runs(frames)
         for frame in islice(frames, handled, None):
-            if self.holds or self.overtime(handled):
+            if self.holds or (handled and self.overtime()):
                 break
             try:
                 handle(frame)
@@ -180,7 +180,7 @@ class FrameConnection(Connection, Generic[FrameT, ErrorT]):
         """Handle runs of like frames, one after the other; return the number of frames."""
         handled = 0
         while len(frames) - handled >= RUN_FRAMES_MIN and not self.holds:
-            if handled and self.overtime_now():
+            if handled and self.overtime():
                 break
             count = self.handle_run(frames[handled : handled + RUN_FRAMES_MAX])
             if not count:
