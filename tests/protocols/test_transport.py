@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import socket
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -487,12 +488,19 @@ class Loop:
             usual(*arguments)
 
         self.reactor._doReadOrWrite = counted
+        self._peers: list[socket.socket] = []
+        self.connect()
+
+    def connect(self, accepted: Callable[[], object] = lambda: None) -> None:
+        """Make the connection, or one more in its place. Call ``accepted`` before it is adopted."""
         self.protocol = Echo()
         factory = Factory()
         factory.buildProtocol = lambda _: self.protocol  # type: ignore[assignment]
         with socket.create_server(("127.0.0.1", 0)) as listening:
             self.peer = socket.create_connection(listening.getsockname(), 10)
+            self._peers.append(self.peer)
             with listening.accept()[0] as mine:
+                accepted()
                 self.reactor.adoptStreamConnection(mine.fileno(), socket.AF_INET, factory)
 
     def turn(self) -> None:
@@ -500,7 +508,8 @@ class Loop:
         self.reactor.doIteration(10)
 
     def close(self) -> None:
-        self.peer.close()
+        for peer in self._peers:
+            peer.close()
         for reader in self.reactor.removeAll():
             reader.connectionLost(Failure(ConnectionDone()))
         self.reactor._poller.close()
@@ -824,6 +833,31 @@ class TestReadDirectly:
         crowd.send(0, 1)
         crowd.turn()
         assert crowd.order == [0, END, 1, END]
+
+    def test_a_new_connection_with_the_descriptor_of_a_heavy_one_is_light(self, loop: Loop) -> None:
+        crowd = Crowd(loop)
+        crowd.send(0, 1)
+        crowd.turn()
+        heavy = loop.protocol.transport
+        descriptor = heavy.fileno()
+        fillers: list[int] = []
+
+        def free() -> None:
+            """Leave no lower descriptor free, then close the heavy connection."""
+            while not fillers or fillers[-1] < descriptor:
+                fillers.append(os.dup(loop.peer.fileno()))
+            heavy.abortConnection()
+            loop.reactor.runUntilCurrent()
+
+        loop.connect(accepted=free)
+        for filler in fillers:
+            os.close(filler)
+        assert loop.protocol.transport.fileno() == descriptor
+        loop.protocol.dataReceived = crowd.order.append  # type: ignore[method-assign]
+        loop.peer.sendall(b"new")
+        crowd.send(1)
+        crowd.turn()
+        assert crowd.order == [b"new", 1, END]
 
     def test_the_end_of_a_connection_is_told_once(self, loop: Loop) -> None:
         loop.peer.close()

@@ -13,6 +13,7 @@ from __future__ import annotations
 import select
 import socket
 import sys
+import weakref
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from errno import ENOBUFS, EWOULDBLOCK
@@ -338,8 +339,9 @@ def read_directly(reactor: Any, before_heavy: Callable[[], object] = lambda: Non
     wait = reactor._poller.poll
     selectables = reactor._selectables
     readable, writable = select.EPOLLIN, select.EPOLLOUT
-    heavy: dict[int, int] = {}
-    """Descriptor of a heavy connection -> the turn of its last read."""
+    heavy: dict[int, tuple[int, weakref.ref[Any]]] = {}
+    """Descriptor of a heavy connection -> the turn of its last read, and the connection. A later
+    connection may have the same descriptor."""
     short_turns = 0
     """Further turns with one read of a heavy connection only."""
     turns: dict[int, int] = {}
@@ -356,12 +358,16 @@ def read_directly(reactor: Any, before_heavy: Callable[[], object] = lambda: Non
         if lost:
             reactor._disconnectSelectable(selectable, lost, True)
 
+    def is_heavy(descriptor: int, selectable: object) -> bool:
+        known = heavy.get(descriptor)
+        return known is not None and known[1]() is selectable
+
     def read_heavy(descriptors: list[int], light_seconds: float) -> None:
         nonlocal turn, short_turns
         if short_turns:
             before_heavy()
         turn += 1
-        descriptors.sort(key=heavy.__getitem__)
+        descriptors.sort(key=lambda one: heavy[one][0])
         began_seconds = reactor.seconds()
         least_seconds = max(light_seconds, len(descriptors) * LISTED_SECONDS)
         share_ends_seconds = began_seconds + least_seconds
@@ -374,7 +380,7 @@ def read_directly(reactor: Any, before_heavy: Callable[[], object] = lambda: Non
             read(selectable)
             now_seconds = reactor.seconds()
             if now_seconds - began_seconds > HEAVY_SECONDS:
-                heavy[descriptor] = turn
+                heavy[descriptor] = turn, weakref.ref(selectable)
             else:
                 del heavy[descriptor]
             began_seconds = now_seconds
@@ -386,8 +392,8 @@ def read_directly(reactor: Any, before_heavy: Callable[[], object] = lambda: Non
     def light_arrives() -> bool:
         return any(
             event == readable
-            and descriptor not in heavy
-            and type(selectables.get(descriptor)) is tcp.Server
+            and type(selectable := selectables.get(descriptor)) is tcp.Server
+            and not is_heavy(descriptor, selectable)
             for descriptor, event in wait(0, len(selectables))
         )
 
@@ -433,7 +439,7 @@ def read_directly(reactor: Any, before_heavy: Callable[[], object] = lambda: Non
         for descriptor, event in events:
             selectable = selectables.get(descriptor)
             if event == readable and type(selectable) is tcp.Server:
-                if descriptor in heavy:
+                if is_heavy(descriptor, selectable):
                     heavy_readers.append(descriptor)
                     is_late = True
                     continue
@@ -443,7 +449,7 @@ def read_directly(reactor: Any, before_heavy: Callable[[], object] = lambda: Non
                 read(selectable)
                 now_seconds = reactor.seconds()
                 if now_seconds - began_seconds > HEAVY_SECONDS:
-                    heavy[descriptor] = turn
+                    heavy[descriptor] = turn, weakref.ref(selectable)
                 else:
                     short_turns = SHORT_TURNS
                     light_seconds += now_seconds - began_seconds
