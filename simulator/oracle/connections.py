@@ -71,9 +71,10 @@ def _limits(epochs: Sequence[Epoch], span: Span) -> set[int]:
 def _check_quota(history: History, epochs: Sequence[Epoch], one: Connected) -> Iterator[Violation]:
     """Check that no connection stays beside as many as the quota allows.
 
-    Connections that are older than the quota count only from their next request on.
+    Connections that are older than the quota count only from their next request on. A connection
+    that ends at its begin does not stay: the network may have cut it before.
     """
-    if not _is_of_listener(history, one) or one.closing_us == one.opened_us:
+    if not _is_of_listener(history, one) or one.opened_us in (one.closing_us, one.lost_us):
         return
     limits = _limits(epochs, Span(one.opened_us, one.opened_us))
     if len(limits) != 1 or 0 in limits:

@@ -217,6 +217,7 @@ def test_a_quota_of_connections_holds_and_refuses_no_more() -> None:
     after = {"opened_us": later, "first_us": -1, "arrived_us": -1, "last_us": later}
     assert with_quota(first, a_connection(**after, others=1)) == ["quota"]
     assert with_quota(first, a_connection(**after, others=1, closing_us=later, lost_us=later)) == []
+    assert with_quota(first, a_connection(**after, others=1, lost_us=later)) == [], "the net cut it"
     alone = a_connection(closing_us=SECOND, lost_us=SECOND)
     assert with_quota(alone) == ["quota"]
     before = a_connection(opened_us=5, last_us=SECOND, others=0)
