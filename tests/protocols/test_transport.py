@@ -479,7 +479,9 @@ class Loop:
 
     def __init__(self, reactor: Any = None) -> None:
         self.reactor = reactor or EPollReactor()
-        self.reads = read_directly(self.reactor)
+        self.waited_seconds = 0.0
+        """Time in which another process had the processor."""
+        self.reads = read_directly(self.reactor, processor_seconds=self.processor_seconds)
         self.usual = 0
         usual = self.reactor._doReadOrWrite
 
@@ -490,6 +492,9 @@ class Loop:
         self.reactor._doReadOrWrite = counted
         self._peers: list[socket.socket] = []
         self.connect()
+
+    def processor_seconds(self) -> float:
+        return float(self.reactor.seconds()) - self.waited_seconds
 
     def connect(self, accepted: Callable[[], object] = lambda: None) -> None:
         """Make the connection, or one more in its place. Call ``accepted`` before it is adopted."""
@@ -533,6 +538,8 @@ class Crowd:
         self._peers = [one.peer for one in (loop, *self._others)]
         self.cost = dict.fromkeys(range(size), cost)
         """The time of a request in seconds, by connection."""
+        self.waits = dict.fromkeys(range(size), 0.0)
+        """The part of it without a processor."""
         self.order: list[int] = []
         """What the last turn handled: numbers of connections, `END` for each end, and `ANSWERS`."""
         self.meanwhile: Callable[[], None] = lambda: None
@@ -542,6 +549,7 @@ class Crowd:
 
     def _received(self, number: int, data: bytes) -> None:
         self.now += self.cost[number]
+        self._others[-1].waited_seconds += self.waits[number]
         if not self.reads.turn_ends:
             self.reads.call_at_turn_end(lambda: self.order.append(END))
         self.order.append(number)
@@ -556,7 +564,8 @@ class Crowd:
     def answer_light_first(self) -> None:
         """From now on, note when the reactor lets light requests have their answers."""
         note = partial(self.order.append, ANSWERS)
-        self._others[-1].reads = read_directly(self._loop.reactor, note)
+        last = self._others[-1]
+        last.reads = read_directly(self._loop.reactor, note, last.processor_seconds)
 
     def send(self, *numbers: int) -> None:
         """Send a request on each of these connections."""
@@ -833,6 +842,50 @@ class TestReadDirectly:
         crowd.send(0, 1)
         crowd.turn()
         assert crowd.order == [0, END, 1, END]
+
+    def test_a_connection_is_light_although_its_request_waited_for_a_processor(
+        self, loop: Loop
+    ) -> None:
+        crowd = Crowd(loop)
+        crowd.waits[0] = crowd.cost[0] = 2 * HEAVY_SECONDS
+        crowd.send(0, 1)
+        crowd.turn()
+        crowd.send(1, 0)
+        crowd.turn()
+        assert crowd.order == [0, END, 1, END]
+
+    def test_a_heavy_connection_is_light_after_a_request_that_waited_for_a_processor(
+        self, loop: Loop
+    ) -> None:
+        crowd = Crowd(loop)
+        crowd.send(0, 1)
+        crowd.turn()
+        crowd.waits[0] = crowd.cost[0]
+        crowd.send(0)
+        crowd.turn()
+        crowd.send(0, 1)
+        crowd.turn()
+        assert crowd.order == [0, END, 1, END]
+
+    def test_a_connection_with_mostly_short_requests_is_light_after_a_long_one(
+        self, loop: Loop
+    ) -> None:
+        """After several long ones it is heavy."""
+        crowd = Crowd(loop)
+        crowd.cost.update({0: HEAVY_SECONDS / 4})
+        for _ in range(8):
+            crowd.send(0)
+            crowd.turn()
+        crowd.cost.update({0: 2 * HEAVY_SECONDS})
+        crowd.send(0, 1)
+        crowd.turn()
+        first = []
+        for _ in range(6):
+            crowd.send(1, 0)
+            crowd.turn()
+            first.append(crowd.order[0])
+        assert first[:2] == [0, 0]
+        assert 1 in first[2:]
 
     def test_a_new_connection_with_the_descriptor_of_a_heavy_one_is_light(self, loop: Loop) -> None:
         crowd = Crowd(loop)

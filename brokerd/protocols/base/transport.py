@@ -13,6 +13,7 @@ from __future__ import annotations
 import select
 import socket
 import sys
+import time
 import weakref
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
@@ -45,7 +46,13 @@ AT_ONCE_BYTES = 1024 * 1024
 """Most bytes that `send` and `send_all` write at once. The reactor sends the others in pieces."""
 
 HEAVY_SECONDS = 0.00025
-"""Time of a read, with its requests, that makes a connection heavy until its next read."""
+"""Processor time of a read, with its requests, from which it is long. A connection with a mean of
+more is heavy until it has a short read. While hundreds of heavy ones wait, that takes a second, so
+the time in which another process had the processor does not count."""
+
+NEW_SHARE = 1 / 8
+"""Share of the newest read in the mean: with a mean of 0.1 ms a connection is heavy after one read
+of more than 1.3 ms."""
 
 READ_SECONDS = 0.003
 """Time in which a turn begins reads of heavy connections."""
@@ -257,6 +264,30 @@ def peer_text(transport: Any) -> str:
     return getattr(transport.getPeer(), "host", None) or "unix"
 
 
+class Reader:
+    """What is known of the reads of a connection."""
+
+    __slots__ = ("_mean_seconds", "is_heavy", "selectable", "turn")
+
+    def __init__(self, selectable: object) -> None:
+        self.selectable = weakref.ref(selectable)
+        """Its descriptor may be that of a later connection."""
+        self.is_heavy = False
+        self.turn = 0
+        """The turn of the last long read."""
+        self._mean_seconds = HEAVY_SECONDS
+
+    def note(self, seconds: float, turn: int) -> None:
+        """Count the processor time of a read. A long one of a new connection makes it heavy."""
+        self._mean_seconds += (seconds - self._mean_seconds) * NEW_SHARE
+        if seconds > HEAVY_SECONDS:
+            self.turn = turn
+            self.is_heavy = self._mean_seconds > HEAVY_SECONDS
+        else:
+            self._mean_seconds = min(self._mean_seconds, HEAVY_SECONDS)
+            self.is_heavy = False
+
+
 class DirectReads:
     """What `read_directly` did to a reactor."""
 
@@ -307,19 +338,24 @@ class DirectReads:
         self.turn_ends.clear()
 
 
-def read_directly(reactor: Any, before_heavy: Callable[[], object] = lambda: None) -> DirectReads:
+def read_directly(
+    reactor: Any,
+    before_heavy: Callable[[], object] = lambda: None,
+    processor_seconds: Callable[[], float] = time.thread_time,
+) -> DirectReads:
     """Let an epoll reactor call readable TCP connections without a logging context for each event.
 
     The context and the checks around it cost a third of the way of a small request. Errors are
     logged and close the connection as before, and all other events go the usual way. Changes
     nothing in other reactors. The result undoes it, and calls functions at the end of a turn.
 
-    Connections whose last read was heavy come after the others, those first that were read least
-    recently. Light requests so have a commit of their own if none is in flight. A turn reads heavy
+    Heavy connections (`Reader`) come after the others, those first that were read least recently.
+    Light requests so have a commit of their own if none is in flight. A turn reads heavy
     connections for `READ_SECONDS`, or one of them when light requests arrive or were just read. It
     reads them for as long as it read light ones in any case, so many light ones leave them a half,
     and for `LISTED_SECONDS` for each of them. ``before_heavy`` is called before the reads of heavy
-    connections in a turn that reads one only.
+    connections in a turn that reads one only. ``processor_seconds`` returns the processor time of
+    this thread.
 
     Connections that are only writable come last, for `WRITE_SECONDS` in a turn, and those first
     that wrote least recently: the kernel names the others again in the next turn. A turn ends its
@@ -339,14 +375,15 @@ def read_directly(reactor: Any, before_heavy: Callable[[], object] = lambda: Non
     wait = reactor._poller.poll
     selectables = reactor._selectables
     readable, writable = select.EPOLLIN, select.EPOLLOUT
-    heavy: dict[int, tuple[int, weakref.ref[Any]]] = {}
-    """Descriptor of a heavy connection -> the turn of its last read, and the connection. A later
-    connection may have the same descriptor."""
+    readers: dict[int, Reader] = {}
+    """By descriptor."""
     short_turns = 0
     """Further turns with one read of a heavy connection only."""
     turns: dict[int, int] = {}
     """Descriptor -> the turn of its last write."""
     turn = 0
+    known_seconds = known_processor_seconds = 0.0
+    """A moment of this turn and its processor time, which costs a call of the kernel."""
 
     def read(selectable: tcp.Server) -> None:
         lost: BaseException | None
@@ -358,17 +395,33 @@ def read_directly(reactor: Any, before_heavy: Callable[[], object] = lambda: Non
         if lost:
             reactor._disconnectSelectable(selectable, lost, True)
 
-    def is_heavy(descriptor: int, selectable: object) -> bool:
-        known = heavy.get(descriptor)
-        return known is not None and known[1]() is selectable
+    def cost_seconds(began_seconds: float, now_seconds: float) -> float:
+        """Return the processor time of the read between these times, or a bit less.
+
+        What came between the known moment and the read may have had a processor all the time.
+        """
+        nonlocal known_seconds, known_processor_seconds
+        if now_seconds - began_seconds <= HEAVY_SECONDS:
+            return now_seconds - began_seconds
+        now_processor_seconds = processor_seconds()
+        earlier_seconds = known_processor_seconds + began_seconds - known_seconds
+        known_seconds, known_processor_seconds = now_seconds, now_processor_seconds
+        return now_processor_seconds - earlier_seconds
+
+    def reader_of(descriptor: int, selectable: object) -> Reader:
+        reader = readers.get(descriptor)
+        if reader is None or reader.selectable() is not selectable:
+            reader = readers[descriptor] = Reader(selectable)
+        return reader
 
     def read_heavy(descriptors: list[int], light_seconds: float) -> None:
-        nonlocal turn, short_turns
+        nonlocal turn, short_turns, known_seconds, known_processor_seconds
         if short_turns:
             before_heavy()
         turn += 1
-        descriptors.sort(key=lambda one: heavy[one][0])
-        began_seconds = reactor.seconds()
+        descriptors.sort(key=lambda one: readers[one].turn)
+        began_seconds = known_seconds = reactor.seconds()
+        known_processor_seconds = processor_seconds()
         least_seconds = max(light_seconds, len(descriptors) * LISTED_SECONDS)
         share_ends_seconds = began_seconds + least_seconds
         end_seconds = began_seconds + (0 if short_turns else READ_SECONDS)
@@ -379,10 +432,7 @@ def read_directly(reactor: Any, before_heavy: Callable[[], object] = lambda: Non
                 continue
             read(selectable)
             now_seconds = reactor.seconds()
-            if now_seconds - began_seconds > HEAVY_SECONDS:
-                heavy[descriptor] = turn, weakref.ref(selectable)
-            else:
-                del heavy[descriptor]
+            readers[descriptor].note(cost_seconds(began_seconds, now_seconds), turn)
             began_seconds = now_seconds
             if now_seconds <= share_ends_seconds:
                 continue
@@ -393,7 +443,7 @@ def read_directly(reactor: Any, before_heavy: Callable[[], object] = lambda: Non
         return any(
             event == readable
             and type(selectable := selectables.get(descriptor)) is tcp.Server
-            and not is_heavy(descriptor, selectable)
+            and not reader_of(descriptor, selectable).is_heavy
             for descriptor, event in wait(0, len(selectables))
         )
 
@@ -427,19 +477,21 @@ def read_directly(reactor: Any, before_heavy: Callable[[], object] = lambda: Non
                 look_seconds = now_seconds + listed_seconds
 
     def poll(timeout: float | None) -> None:
-        nonlocal short_turns
+        nonlocal short_turns, known_seconds, known_processor_seconds
         light_seconds = 0.0
         heavy_readers: list[int] = []
         writers: list[int] = []
         if turn_ends:
             timeout = 0
         events = wait(-1 if timeout is None else timeout, len(selectables))
-        began_seconds = reactor.seconds()
+        began_seconds = known_seconds = reactor.seconds()
+        known_processor_seconds = processor_seconds()
         is_late = False  # whether ``began_seconds`` is before events that were left for later
         for descriptor, event in events:
             selectable = selectables.get(descriptor)
             if event == readable and type(selectable) is tcp.Server:
-                if is_heavy(descriptor, selectable):
+                reader = reader_of(descriptor, selectable)
+                if reader.is_heavy:
                     heavy_readers.append(descriptor)
                     is_late = True
                     continue
@@ -448,9 +500,8 @@ def read_directly(reactor: Any, before_heavy: Callable[[], object] = lambda: Non
                     is_late = False
                 read(selectable)
                 now_seconds = reactor.seconds()
-                if now_seconds - began_seconds > HEAVY_SECONDS:
-                    heavy[descriptor] = turn, weakref.ref(selectable)
-                else:
+                reader.note(cost_seconds(began_seconds, now_seconds), turn)
+                if not reader.is_heavy:
                     short_turns = SHORT_TURNS
                     light_seconds += now_seconds - began_seconds
                 began_seconds = now_seconds
