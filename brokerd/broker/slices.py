@@ -5,10 +5,11 @@ Long work is cut into slices of about a millisecond. All connections of all list
 `SliceQueue`. In a turn it runs slices until `SLICE_SECONDS` are used. Each *owner*, an account or a
 connection, gets the same time: it pays for its slices by their measured cost, and waits while the
 others catch up. An owner that comes with little work goes first (RFC 8290, "new" and "old" queues),
-so a light request waits for one slice of others at most. A step that cannot be cut may be long.
-While light requests wait for a commit (`light_waits`), heavy work uses a fifth of the time from
-`LONG_SECONDS` on, and less the longer the commit takes, so that the thread that commits, and then
-the answers, have the rest.
+so a light request waits for one slice of others at most. After `NEW_SECONDS` of such owners one
+slice is another's: a stream of new connections would never end. A step that cannot be cut may be
+long. While light requests wait for a commit (`light_waits`), heavy work uses a fifth of the time
+from `LONG_SECONDS` on, and less the longer the commit takes, so that the thread that commits, and
+then the answers, have the rest.
 
 The queue also limits the requests that connections handle as they arrive: `charge` adds the cost
 of a long run, and while `is_full`, connections that have requests wait in the queue. Short runs are
@@ -40,6 +41,9 @@ TURN_SECONDS: Final = 0.003
 LONG_SECONDS: Final = 0.004
 """Slices that took longer end in a pause: while requests that were handled as they arrived wait
 for one commit, heavy work then rests."""
+
+NEW_SECONDS: Final = 0.004
+"""Time of owners that came with credit after which others have a slice."""
 
 REST_SHARE: Final = 4
 """The first pause beside a commit is this many times as long as the slices before it, and pauses
@@ -80,6 +84,8 @@ class SliceQueue:
         """Owners that came with credit. They go first."""
         self._old: deque[SliceOwner] = deque()
         """Owners that used up their credit in this round."""
+        self._new_seconds = 0.0
+        """Time of new owners' slices since one of an old owner. A long one counts as a slice."""
         self._waiting = 0
         self._runs: deque[Callable[[], object]] = deque()
         """Runs of requests of `go_on`, in the order in which they came."""
@@ -195,7 +201,7 @@ class SliceQueue:
         left = self._waiting
         self._in_turn = True
         try:
-            while left and (self._new or not is_pause) and self._run_one() < end_seconds:
+            while left and (self._new or not is_pause) and self._run_one(is_pause) < end_seconds:
                 left -= 1
         finally:
             self._in_turn = False
@@ -211,9 +217,9 @@ class SliceQueue:
             self._pause_ends_seconds = min(self._pause_ends_seconds, short_pause_ends_seconds)
         return bool(awaited) and now_seconds < self._pause_ends_seconds
 
-    def _run_one(self) -> float:
+    def _run_one(self, is_pause: bool) -> float:
         """Run the next slice, charge its owner, and return the time."""
-        owners = self._next_owners()
+        owners = self._next_owners(is_pause)
         owner = owners.popleft()
         work = owner.works.popleft()
         self._waiting -= 1
@@ -224,6 +230,8 @@ class SliceQueue:
             after_seconds = owner.idle_since_seconds = self.clock.seconds()
             took_seconds = after_seconds - before_seconds
             owner.credit_seconds -= took_seconds
+            counted_seconds = self._new_seconds + min(took_seconds, SLICE_SECONDS)
+            self._new_seconds = counted_seconds if owners is self._new else 0.0
             self._beside_seconds += took_seconds
             if self._beside_seconds > self._pause_at_seconds:
                 rest_seconds = REST_SHARE * self._beside_seconds**2 / LONG_SECONDS
@@ -237,16 +245,16 @@ class SliceQueue:
                 self._old.append(owner)
         return after_seconds
 
-    def _next_owners(self) -> deque[SliceOwner]:
+    def _next_owners(self, is_pause: bool) -> deque[SliceOwner]:
         """Return the queue whose first owner has credit, the new owners' if there are any.
 
-        Old owners get more credit when it is their turn in the round.
+        Old owners get more credit when it is their turn in the round. In a pause they have none.
         """
         new, old = self._new, self._old
-        while new:
-            if new[0].credit_seconds > 0:
-                return new
+        while new and new[0].credit_seconds <= 0:
             old.append(new.popleft())  # it was charged meanwhile
+        if new and (is_pause or not old or self._new_seconds < NEW_SECONDS):
+            return new
         while old[0].credit_seconds <= 0:
             old[0].credit_seconds += SLICE_SECONDS
             if old[0].credit_seconds > 0:

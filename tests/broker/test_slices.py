@@ -125,6 +125,24 @@ def test_owners_take_turns_by_cost_and_not_by_number_of_works() -> None:
     assert [name[:4].strip() for name in order[:8]].count("one") == 4
 
 
+def test_a_stream_of_new_owners_leaves_others_a_fifth() -> None:
+    """As with a new connection for each request."""
+    desk = Desk()
+    old = SliceOwner()
+    old.credit_seconds = 0.0
+    desk.work("old", old, slices=100)
+
+    def come() -> None:
+        desk.done.append("new")
+        desk.clock.now += SLICE_SECONDS
+        desk.slices.add(come, SliceOwner())
+
+    desk.slices.add(come, SliceOwner())
+    desk.slices.add(come, SliceOwner())
+    found = [desk.turn() for _ in range(20)]
+    assert found == [["new"], ["new"], ["new"], ["new"], ["old"]] * 4
+
+
 def test_an_owner_pays_for_a_long_step_with_later_rounds() -> None:
     """A step that could not be cut took ten slices' time: the other has ten slices for it."""
     desk = Desk()
