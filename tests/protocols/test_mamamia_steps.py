@@ -13,7 +13,7 @@ from brokerd.broker.slices import CHARGED_SECONDS, SLICE_SECONDS, SliceOwner
 from brokerd.codecs import mamamia as mm
 from brokerd.codecs.mamamia.frames import frame
 from brokerd.errors import NoSpace
-from brokerd.protocols.base.connection import LONG_RUNS_MAX
+from brokerd.protocols.base.connection import LONG_RUNS_MAX, PASS_SECONDS
 from brokerd.protocols.mamamia import connection
 from brokerd.protocols.mamamia.connection import MamamiaFactory
 from brokerd.wal import WalOptions
@@ -436,4 +436,20 @@ def test_a_client_waits_for_a_round_of_others_after_some_long_runs_only(long_run
     if long_runs < LONG_RUNS_MAX - 1:
         assert len(others) <= 3
     else:
-        assert len(others) == 50
+        assert len(others) > 10
+
+
+def test_in_a_full_turn_a_client_has_a_short_run() -> None:
+    """Else a turn takes as many milliseconds as clients begin at once."""
+    house = SteppedHouse()
+    client = house.connect()
+    client.send(mm.Produce("orders", b"x"))
+    house.run()
+    client.answers()
+    house.steps.look_seconds = PASS_SECONDS / 20
+    house.factory.slices.is_full = True
+    client.send(*[mm.Produce("orders", b"y"), mm.Produce("returns", b"y")] * 5)
+    house.run()
+    assert len(client.answers()) == 2
+    house.finish()
+    assert len(client.answers()) == 8

@@ -73,6 +73,8 @@ connections. On a busy machine any run may be long, because the process waits fo
 PASS_SECONDS = SLICE_SECONDS
 """Time that one connection may spend on its requests in one pass of `Connection._serve`."""
 
+FULL_PASS_SECONDS = PASS_SECONDS / 10
+"""The same in a turn whose time of long runs is used up, by hundreds of connections, say."""
 
 QUOTA_SECONDS_MAX = 1.0
 """A request that waits for its quotas looks at them again after this time at the latest."""
@@ -216,7 +218,7 @@ class Connection(Protocol):
         """The ticket whose commit makes all changes of this connection durable."""
         self._serving = False
         self._serve_again = False
-        self._pass_ends = 0.0
+        self._pass_began = self._pass_ends = 0.0
         self._long_runs = LONG_RUNS_MAX
         """Long runs of requests in a row. A new connection begins as after `LONG_RUNS_MAX`."""
         self._made_us = 0
@@ -602,8 +604,9 @@ class Connection(Protocol):
             self._wait_for_turn()
             return
         self._serving = True
-        began_seconds = factory.clock.seconds()
-        self._pass_ends = began_seconds + PASS_SECONDS
+        began_seconds = self._pass_began = factory.clock.seconds()
+        length_seconds = FULL_PASS_SECONDS if factory.slices.is_full else PASS_SECONDS
+        self._pass_ends = began_seconds + length_seconds
         try:
             while True:
                 self._serve_again = False
@@ -634,7 +637,7 @@ class Connection(Protocol):
 
     def pass_began(self) -> float:
         """Return when this pass began."""
-        return self._pass_ends - PASS_SECONDS
+        return self._pass_began
 
     def _time_answers(self) -> None:
         """Measure the time until the newest answers in the queue leave."""
