@@ -867,6 +867,24 @@ class TestReadDirectly:
         crowd.turn()
         assert crowd.order == [0, END, 1, END]
 
+    @pytest.mark.parametrize("step_seconds", [-3600.0, 3600.0])
+    def test_a_step_of_the_clock_makes_no_connection_light(
+        self, loop: Loop, step_seconds: float
+    ) -> None:
+        crowd = Crowd(loop)
+        crowd.cost[0] += step_seconds
+        crowd.waits[0] = step_seconds
+        crowd.cost[2] = 0.0
+        crowd.send(0)
+        crowd.turn()
+        crowd.cost[0] = crowd.cost[1]
+        crowd.waits[0] = 0.0
+        crowd.send(0, 1)
+        crowd.turn()
+        crowd.send(0, 1, 2)
+        crowd.turn()
+        assert crowd.order[:2] == [2, END]
+
     def test_a_connection_with_mostly_short_requests_is_light_after_a_long_one(
         self, loop: Loop
     ) -> None:

@@ -398,15 +398,16 @@ def read_directly(
     def cost_seconds(began_seconds: float, now_seconds: float) -> float:
         """Return the processor time of the read between these times, or a bit less.
 
-        What came between the known moment and the read may have had a processor all the time.
+        What came between the known moment and the read may have had a processor all the time. The
+        reactor's clock may step back.
         """
         nonlocal known_seconds, known_processor_seconds
         if now_seconds - began_seconds <= HEAVY_SECONDS:
-            return now_seconds - began_seconds
+            return max(0.0, now_seconds - began_seconds)
         now_processor_seconds = processor_seconds()
         earlier_seconds = known_processor_seconds + began_seconds - known_seconds
         known_seconds, known_processor_seconds = now_seconds, now_processor_seconds
-        return now_processor_seconds - earlier_seconds
+        return max(0.0, now_processor_seconds - earlier_seconds)
 
     def reader_of(descriptor: int, selectable: object) -> Reader:
         reader = readers.get(descriptor)
