@@ -267,7 +267,7 @@ def peer_text(transport: Any) -> str:
 class Reader:
     """What is known of the reads of a connection."""
 
-    __slots__ = ("_mean_seconds", "is_heavy", "selectable", "turn")
+    __slots__ = ("is_heavy", "mean_seconds", "selectable", "turn")
 
     def __init__(self, selectable: object) -> None:
         self.selectable = weakref.ref(selectable)
@@ -275,16 +275,16 @@ class Reader:
         self.is_heavy = False
         self.turn = 0
         """The turn of the last long read."""
-        self._mean_seconds = HEAVY_SECONDS
+        self.mean_seconds = HEAVY_SECONDS
 
     def note(self, seconds: float, turn: int) -> None:
         """Count the processor time of a read. A long one of a new connection makes it heavy."""
-        self._mean_seconds += (seconds - self._mean_seconds) * NEW_SHARE
+        self.mean_seconds += (seconds - self.mean_seconds) * NEW_SHARE
         if seconds > HEAVY_SECONDS:
             self.turn = turn
-            self.is_heavy = self._mean_seconds > HEAVY_SECONDS
+            self.is_heavy = self.mean_seconds > HEAVY_SECONDS
         else:
-            self._mean_seconds = min(self._mean_seconds, HEAVY_SECONDS)
+            self.mean_seconds = min(self.mean_seconds, HEAVY_SECONDS)
             self.is_heavy = False
 
 
@@ -409,12 +409,6 @@ def read_directly(
         known_seconds, known_processor_seconds = now_seconds, now_processor_seconds
         return max(0.0, now_processor_seconds - earlier_seconds)
 
-    def reader_of(descriptor: int, selectable: object) -> Reader:
-        reader = readers.get(descriptor)
-        if reader is None or reader.selectable() is not selectable:
-            reader = readers[descriptor] = Reader(selectable)
-        return reader
-
     def read_heavy(descriptors: list[int], light_seconds: float) -> None:
         nonlocal turn, short_turns, known_seconds, known_processor_seconds
         if short_turns:
@@ -441,12 +435,13 @@ def read_directly(
                 break
 
     def light_arrives() -> bool:
-        return any(
-            event == readable
-            and type(selectable := selectables.get(descriptor)) is tcp.Server
-            and not reader_of(descriptor, selectable).is_heavy
-            for descriptor, event in wait(0, len(selectables))
-        )
+        for descriptor, event in wait(0, len(selectables)):
+            selectable = selectables.get(descriptor)
+            if event == readable and type(selectable) is tcp.Server:
+                reader = readers.get(descriptor)
+                if reader is None or not reader.is_heavy or reader.selectable() is not selectable:
+                    return True
+        return False
 
     def write(selectable: Any, descriptor: int, event: int) -> None:
         if not send_waiting(selectable):
@@ -491,7 +486,9 @@ def read_directly(
         for descriptor, event in events:
             selectable = selectables.get(descriptor)
             if event == readable and type(selectable) is tcp.Server:
-                reader = reader_of(descriptor, selectable)
+                reader = readers.get(descriptor)
+                if reader is None or reader.selectable() is not selectable:
+                    reader = readers[descriptor] = Reader(selectable)
                 if reader.is_heavy:
                     heavy_readers.append(descriptor)
                     is_late = True
@@ -501,10 +498,14 @@ def read_directly(
                     is_late = False
                 read(selectable)
                 now_seconds = reactor.seconds()
-                reader.note(cost_seconds(began_seconds, now_seconds), turn)
+                took_seconds = now_seconds - began_seconds
+                if 0.0 <= took_seconds <= HEAVY_SECONDS:  # as `Reader.note` does: the usual case
+                    reader.mean_seconds += (took_seconds - reader.mean_seconds) * NEW_SHARE
+                else:
+                    reader.note(cost_seconds(began_seconds, now_seconds), turn)
                 if not reader.is_heavy:
                     short_turns = SHORT_TURNS
-                    light_seconds += now_seconds - began_seconds
+                    light_seconds += took_seconds
                 began_seconds = now_seconds
             elif event == writable and type(selectable) in (tcp.Server, unix.Server):
                 writers.append(descriptor)
