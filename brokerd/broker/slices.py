@@ -6,10 +6,10 @@ Long work is cut into slices of about a millisecond. All connections of all list
 connection, gets the same time: it pays for its slices by their measured cost, and waits while the
 others catch up. An owner that comes with little work goes first (RFC 8290, "new" and "old" queues),
 so a light request waits for one slice of others at most. After `NEW_SECONDS` of such owners one
-slice is another's: a stream of new connections would never end. A step that cannot be cut may be
-long. While light requests wait for a commit (`light_waits`), heavy work uses a fifth of the time
-from `LONG_SECONDS` on, and less the longer the commit takes, so that the thread that commits, and
-then the answers, have the rest.
+slice is another's: else a stream of new connections left the others none. A step that cannot be cut
+may be long. While light requests wait for a commit (`light_waits`), heavy work uses a fifth of the
+time from `LONG_SECONDS` on, and less the longer the commit takes, so that the thread that commits,
+and then the answers, have the rest.
 
 The queue also limits the requests that connections handle as they arrive: `charge` adds the cost
 of a long run, and while `is_full`, connections that have requests wait in the queue. Short runs are
@@ -230,8 +230,10 @@ class SliceQueue:
             after_seconds = owner.idle_since_seconds = self.clock.seconds()
             took_seconds = after_seconds - before_seconds
             owner.credit_seconds -= took_seconds
-            counted_seconds = self._new_seconds + min(took_seconds, SLICE_SECONDS)
-            self._new_seconds = counted_seconds if owners is self._new else 0.0
+            if owners is self._new:
+                self._new_seconds += min(took_seconds, SLICE_SECONDS)
+            else:
+                self._new_seconds = 0.0
             self._beside_seconds += took_seconds
             if self._beside_seconds > self._pause_at_seconds:
                 rest_seconds = REST_SHARE * self._beside_seconds**2 / LONG_SECONDS
@@ -246,9 +248,10 @@ class SliceQueue:
         return after_seconds
 
     def _next_owners(self, is_pause: bool) -> deque[SliceOwner]:
-        """Return the queue whose first owner has credit, the new owners' if there are any.
+        """Return the queue whose first owner has credit: mostly the new owners' if there are any.
 
-        Old owners get more credit when it is their turn in the round. In a pause they have none.
+        After `NEW_SECONDS` of them it is that of the old ones, but not in a pause. Old owners get
+        more credit when it is their turn in the round.
         """
         new, old = self._new, self._old
         while new and new[0].credit_seconds <= 0:

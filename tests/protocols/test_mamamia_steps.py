@@ -390,16 +390,22 @@ def test_a_client_whose_last_run_was_short_does_not_wait_for_the_turn_of_others(
     assert new.answers() == [mm.Produced(2)]
 
 
-@pytest.mark.parametrize("long_runs", [LONG_RUNS_MAX - 1, LONG_RUNS_MAX])
-def test_a_client_waits_for_the_turn_of_others_after_some_long_runs(long_runs: int) -> None:
-    """One long run may be that of a busy machine."""
+def after_long_runs(count: int) -> tuple[SteppedHouse, Client]:
+    """Return a house and a client that had a short run of one produce, then long ones of one."""
     house = SteppedHouse()
     client = house.connect()
     client.send(mm.Produce("orders", b"x"))
     house.steps.look_seconds = 2 * CHARGED_SECONDS
-    for _ in range(long_runs):
+    for _ in range(count):
         client.send(mm.Produce("orders", b"x"))
     house.steps.look_seconds = 0.0
+    return house, client
+
+
+@pytest.mark.parametrize("long_runs", [LONG_RUNS_MAX - 1, LONG_RUNS_MAX])
+def test_a_client_waits_for_the_turn_of_others_after_some_long_runs(long_runs: int) -> None:
+    """One long run may be that of a busy machine."""
+    house, client = after_long_runs(long_runs)
     house.finish()
     client.answers()
     house.factory.slices.is_full = True
@@ -417,12 +423,7 @@ def test_a_client_waits_for_the_turn_of_others_after_some_long_runs(long_runs: i
 @pytest.mark.parametrize("long_runs", [0, LONG_RUNS_MAX - 1])
 def test_a_client_waits_for_a_round_of_others_after_some_long_runs_only(long_runs: int) -> None:
     """It sends more requests than one pass handles, beside fifty others with long work."""
-    house = SteppedHouse()
-    client = house.connect()
-    client.send(mm.Produce("orders", b"x"))
-    house.steps.look_seconds = 2 * CHARGED_SECONDS
-    for _ in range(long_runs):
-        client.send(mm.Produce("orders", b"x"))
+    house, client = after_long_runs(long_runs)
     house.steps.look_seconds = SLICE_SECONDS * 0.3
     others: list[int] = []
     for number in range(50):
@@ -441,9 +442,7 @@ def test_a_client_waits_for_a_round_of_others_after_some_long_runs_only(long_run
 
 def test_in_a_full_turn_a_client_has_a_short_run() -> None:
     """Else a turn takes as many milliseconds as clients begin at once."""
-    house = SteppedHouse()
-    client = house.connect()
-    client.send(mm.Produce("orders", b"x"))
+    house, client = after_long_runs(0)
     house.run()
     client.answers()
     house.steps.look_seconds = PASS_SECONDS / 20

@@ -545,7 +545,11 @@ class Crowd:
         self.meanwhile: Callable[[], None] = lambda: None
         """Called within the next request."""
         for number, one in enumerate((loop, *self._others)):
-            one.protocol.dataReceived = partial(self._received, number)  # type: ignore[method-assign]
+            self.join(number, one)
+
+    def join(self, number: int, one: Loop) -> None:
+        """Take the requests of the present connection of ``one`` as those of this number."""
+        one.protocol.dataReceived = partial(self._received, number)  # type: ignore[method-assign]
 
     def _received(self, number: int, data: bytes) -> None:
         self.now += self.cost[number]
@@ -924,11 +928,11 @@ class TestReadDirectly:
         for filler in fillers:
             os.close(filler)
         assert loop.protocol.transport.fileno() == descriptor
-        loop.protocol.dataReceived = crowd.order.append  # type: ignore[method-assign]
-        loop.peer.sendall(b"new")
+        crowd.join(0, loop)
+        loop.peer.sendall(b"x")
         crowd.send(1)
         crowd.turn()
-        assert crowd.order == [b"new", 1, END]
+        assert crowd.order == [0, END, 1, END]
 
     def test_the_end_of_a_connection_is_told_once(self, loop: Loop) -> None:
         loop.peer.close()

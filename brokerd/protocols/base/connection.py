@@ -218,7 +218,9 @@ class Connection(Protocol):
         """The ticket whose commit makes all changes of this connection durable."""
         self._serving = False
         self._serve_again = False
-        self._pass_began = self._pass_ends = 0.0
+        self.pass_began_seconds = 0.0
+        """When the last pass began."""
+        self._pass_ends = 0.0
         self._long_runs = LONG_RUNS_MAX
         """Long runs of requests in a row. A new connection begins as after `LONG_RUNS_MAX`."""
         self._made_us = 0
@@ -604,7 +606,7 @@ class Connection(Protocol):
             self._wait_for_turn()
             return
         self._serving = True
-        began_seconds = self._pass_began = factory.clock.seconds()
+        began_seconds = self.pass_began_seconds = factory.clock.seconds()
         length_seconds = FULL_PASS_SECONDS if factory.slices.is_full else PASS_SECONDS
         self._pass_ends = began_seconds + length_seconds
         try:
@@ -634,10 +636,6 @@ class Connection(Protocol):
         elif self.ending:
             self._finish_if_done()
         self._charge()
-
-    def pass_began(self) -> float:
-        """Return when this pass began."""
-        return self._pass_began
 
     def _time_answers(self) -> None:
         """Measure the time until the newest answers in the queue leave."""

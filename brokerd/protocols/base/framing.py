@@ -163,11 +163,11 @@ class FrameConnection(Connection, Generic[FrameT, ErrorT]):
             times.passes += 1
             if not times.passes & times.mask and handled <= len(frames):
                 self.timed_operation = self.operation_of(frames[handled - 1])
-                self.timed_since = self._first_since or self.pass_began()
+                self.timed_since = self._first_since or self.pass_began_seconds
             if self._first_since:
                 self._first_since = 0.0
         if handled < len(frames):
-            self._first_since = self._first_since or self.pass_began()
+            self._first_since = self._first_since or self.pass_began_seconds
             self.received_bytes -= self.received_bytes * handled // len(frames)
         else:  # none is left; `close_here` drops the rest itself
             self.received_bytes = self._reader.partial_bytes
