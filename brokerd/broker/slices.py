@@ -63,10 +63,19 @@ CHARGED_SECONDS: Final = 0.001
 class SliceOwner:
     """The work of one account or connection, and its credit. It holds no connection itself."""
 
-    __slots__ = ("__weakref__", "credit_seconds", "idle_since_seconds", "is_queued", "works")
+    __slots__ = (
+        "__weakref__",
+        "credit_seconds",
+        "idle_since_seconds",
+        "is_queued",
+        "runs",
+        "works",
+    )
 
     def __init__(self) -> None:
         self.works: deque[Callable[[], object]] = deque()
+        self.runs: deque[Callable[[], object]] = deque()
+        """Further runs of requests, of `SliceQueue.go_on`."""
         self.credit_seconds = SLICE_SECONDS
         """Time that it may use in this round. It may use more once, and waits the longer."""
         self.idle_since_seconds = 0.0
@@ -87,8 +96,9 @@ class SliceQueue:
         self._new_seconds = 0.0
         """Time of new owners' slices since one of an old owner. A long one counts as a slice."""
         self._waiting = 0
-        self._runs: deque[Callable[[], object]] = deque()
-        """Runs of requests of `go_on`, in the order in which they came."""
+        self._runners: deque[SliceOwner] = deque()
+        """Owners with runs, those first that had one least recently."""
+        self._waiting_runs = 0
         self._runs_are_next = True
         """Whether the last turn had slices."""
         self._is_scheduled = False
@@ -127,9 +137,12 @@ class SliceQueue:
             (self._new if owner.credit_seconds > 0 else self._old).append(owner)
         self._schedule()
 
-    def go_on(self, run: Callable[[], object]) -> None:
-        """Call ``run``, a further run of requests, in one of the next turns."""
-        self._runs.append(run)
+    def go_on(self, run: Callable[[], object], owner: SliceOwner) -> None:
+        """Call ``run``, a further run of requests, in one of the next turns. Owners take turns."""
+        owner.runs.append(run)
+        self._waiting_runs += 1
+        if len(owner.runs) == 1:
+            self._runners.append(owner)
         self._schedule()
 
     def wait(self, owner: SliceOwner | None = None) -> Deferred[None]:
@@ -168,7 +181,7 @@ class SliceQueue:
         """
         self._is_scheduled = self.is_full = False
         self._charged_seconds = 0.0
-        if not (self._waiting or self._runs):
+        if not (self._waiting or self._waiting_runs):
             return
         if not self._new and self._is_pause():
             self._schedule(PAUSE_SECONDS)
@@ -179,19 +192,24 @@ class SliceQueue:
         is_pause = self._is_pause()
         end_seconds = self.clock.seconds() + SLICE_SECONDS
         try:
-            if self._runs and not is_pause and (self._runs_are_next or not self._waiting):
+            if self._waiting_runs and not is_pause and (self._runs_are_next or not self._waiting):
                 self._run_requests(end_seconds)
             else:
                 self._run_slices(end_seconds, is_pause)
         finally:
-            if self._waiting or self._runs:
+            if self._waiting or self._waiting_runs:
                 self._schedule(PAUSE_SECONDS if is_pause and not self._new else 0)
 
     def _run_requests(self, end_seconds: float) -> None:
         """Begin runs of requests until the time is used, or each that waits has begun."""
         self._runs_are_next = False
-        for _ in range(len(self._runs)):
-            self._runs.popleft()()
+        for _ in range(self._waiting_runs):
+            owner = self._runners.popleft()
+            run = owner.runs.popleft()
+            self._waiting_runs -= 1
+            if owner.runs:
+                self._runners.append(owner)
+            run()
             if self.clock.seconds() >= end_seconds:
                 break
 

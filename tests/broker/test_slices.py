@@ -39,14 +39,14 @@ class Desk:
 
         self.slices.add(lambda: run(slices), owner)
 
-    def run(self, name: str, cost: float = SLICE_SECONDS) -> None:
+    def run(self, name: str, owner: SliceOwner | None = None, cost: float = SLICE_SECONDS) -> None:
         """Ask for a further run of requests, of this cost in seconds."""
 
         def run() -> None:
             self.done.append(name)
             self.clock.now += cost
 
-        self.slices.go_on(run)
+        self.slices.go_on(run, owner or SliceOwner())
 
     def turn(self) -> list[str]:
         """Run one reactor turn and return what it did."""
@@ -165,6 +165,16 @@ def test_further_runs_and_slices_take_turns() -> None:
     assert not desk.clock.waiting
 
 
+def test_further_runs_of_owners_take_turns() -> None:
+    """An account with many connections leaves another's run the second place."""
+    desk = Desk()
+    crowd, other = SliceOwner(), SliceOwner()
+    for number in range(3):
+        desk.run(f"crowd {number}", crowd)
+    desk.run("other 0", other)
+    assert desk.finish() == ["crowd 0", "other 0", "crowd 1", "crowd 2"]
+
+
 def test_a_turn_begins_further_runs_until_the_time_of_a_slice_is_used() -> None:
     desk = Desk()
     for number in range(5):
@@ -176,7 +186,7 @@ def test_a_turn_begins_further_runs_until_the_time_of_a_slice_is_used() -> None:
 
 def test_a_run_that_asks_for_another_has_it_in_a_later_turn() -> None:
     desk = Desk()
-    desk.slices.go_on(lambda: desk.run("second"))
+    desk.slices.go_on(lambda: desk.run("second"), SliceOwner())
     assert desk.turn() == []
     assert desk.turn() == ["second"]
 

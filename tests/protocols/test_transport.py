@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from twisted.internet import tcp, unix
+from twisted.internet.abstract import FileDescriptor
 from twisted.internet.epollreactor import EPollReactor
 from twisted.internet.error import ConnectionDone
 from twisted.internet.interfaces import ITCPTransport
@@ -29,9 +30,11 @@ from brokerd.protocols.base.transport import (
     AT_ONCE_BYTES,
     HEAVY_SECONDS,
     LARGE_BYTES,
+    MORE_SECONDS,
     READ_SECONDS,
     SEND_BYTES,
     SHORT_TURNS,
+    SMALL_BYTES,
     DirectReads,
     acknowledge,
     lose_sending,
@@ -571,10 +574,10 @@ class Crowd:
         last = self._others[-1]
         last.reads = read_directly(self._loop.reactor, note, last.processor_seconds)
 
-    def send(self, *numbers: int) -> None:
-        """Send a request on each of these connections."""
+    def send(self, *numbers: int, size: int = 1) -> None:
+        """Send so many bytes, as one request, on each of these connections."""
         for number in numbers:
-            self._peers[number].sendall(b"x")
+            self._peers[number].sendall(b"x" * size)
 
     def turn(self) -> None:
         self.order.clear()
@@ -799,6 +802,70 @@ class TestReadDirectly:
         assert sorted(served[:5]) == list(light)
         # 2 ms of light requests, and requests of 1 ms until 2 ms are over
         assert 2 <= len(served[5:]) <= 3
+
+    def test_a_light_request_goes_before_many_pipelines_that_come_at_once(self, loop: Loop) -> None:
+        """Each of their connections is light, because it sent a single request before."""
+        crowd = Crowd(loop, cost=0.0, size=40)
+        *others, last = range(40)
+        crowd.send(*others)
+        crowd.turn()
+        crowd.cost.update(dict.fromkeys(others, 2 * HEAVY_SECONDS))
+        crowd.send(*others, size=SMALL_BYTES + 1)
+        crowd.send(last)
+        crowd.turn()
+        earlier = crowd.order[: crowd.order.index(last)]
+        assert END not in earlier
+        assert READ_SECONDS / 2 < len(earlier) * 2 * HEAVY_SECONDS < 1.3 * READ_SECONDS
+        served = {*crowd.order}
+        for _ in others:
+            crowd.send(last)
+            crowd.turn()
+            served.update(crowd.order)
+        assert {*others} <= served
+
+    def test_the_time_of_other_events_leaves_no_connection(self, loop: Loop) -> None:
+        """Such as hundreds of new connections."""
+        crowd = Crowd(loop, cost=HEAVY_SECONDS / 10, size=4)
+        crowd.send(3)
+        mine, peer = socket.socketpair()
+        with mine, peer:
+
+            class Other(FileDescriptor):
+                def doWrite(self) -> None:
+                    crowd.now += 2 * READ_SECONDS
+                    self.stopWriting()
+
+            other = Other(loop.reactor)
+            other.fileno = mine.fileno  # type: ignore[method-assign]
+            other.startWriting()
+            crowd.send(0, 1, 2, size=SMALL_BYTES + 1)
+            crowd.turn()
+        assert crowd.now > 2 * READ_SECONDS
+        assert crowd.order == [3, 0, 1, 2, END]
+
+    def test_of_connections_that_are_left_those_with_few_bytes_come_first(self, loop: Loop) -> None:
+        crowd = Crowd(loop, cost=0.8 * HEAVY_SECONDS, size=40)
+        for number in range(40):
+            crowd.send(number, size=SMALL_BYTES + 40 - number)
+        crowd.turn()
+        left = crowd.order[crowd.order.index(END) + 1 : -1]
+        assert left == list(range(39, 39 - len(left), -1)) and len(left) > 1
+
+    def test_a_turn_leaves_many_light_connections_for_the_next(self, loop: Loop) -> None:
+        """There they come before others that wait, also before those with fewer bytes."""
+        crowd = Crowd(loop, cost=0.4 * HEAVY_SECONDS, size=400)
+        everyone = {*range(400)}
+        crowd.send(*everyone, size=2)
+        crowd.turn()
+        first = crowd.order[: crowd.order.index(END)]
+        limit_seconds = READ_SECONDS + MORE_SECONDS
+        assert limit_seconds / 2 < len(first) * 0.4 * HEAVY_SECONDS < 1.3 * limit_seconds
+        left = everyone - {*crowd.order}
+        assert left
+        crowd.send(*everyone - left)
+        crowd.turn()
+        second = crowd.order[crowd.order.index(END) + 1 : -1]
+        assert second and {*second} <= left
 
     def test_of_many_heavy_connections_a_turn_reads_several(
         self, loop: Loop, monkeypatch: pytest.MonkeyPatch

@@ -540,7 +540,7 @@ class Connection(Protocol):
             return False
         if self._long_runs + 1 < LONG_RUNS_MAX:
             self.hold(Hold.OVERTIME)
-            self.factory.slices.go_on(self._end_overtime)
+            self.factory.slices.go_on(self._end_overtime, self.slice_owner())
         else:
             self._wait_for_turn()
         return True

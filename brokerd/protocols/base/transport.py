@@ -18,7 +18,9 @@ import weakref
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from errno import ENOBUFS, EWOULDBLOCK
+from fcntl import ioctl
 from itertools import accumulate, islice
+from termios import FIONREAD
 from typing import Any
 
 from twisted.internet import tcp, unix
@@ -39,6 +41,9 @@ _REACTOR_PARTS = (
     "threadCallQueue",
 )
 
+_INT = bytes(4)
+"""Room for the answer of an ioctl."""
+
 QUICKACK: int | None = getattr(socket, "TCP_QUICKACK", None)
 """Linux's socket option to acknowledge received bytes at once."""
 
@@ -55,7 +60,15 @@ NEW_SHARE = 1 / 8
 of more than 1.3 ms."""
 
 READ_SECONDS = 0.003
-"""Time in which a turn begins reads of heavy connections."""
+"""Time in which a turn begins reads of heavy connections. Also the time after which a turn leaves
+light connections with more than `SMALL_BYTES` for later."""
+
+SMALL_BYTES = 2048
+"""Unread bytes of a connection from which it may have many requests. Hundreds of connections that
+send one request, and then many at once, would make one turn of a third of a second."""
+
+MORE_SECONDS = 0.007
+"""Time after these `READ_SECONDS` after which a turn leaves all other light connections."""
 
 LISTED_SECONDS = 0.000004
 """Least time of a turn's reads of heavy connections, for each one that waits: the kernel lists all
@@ -264,17 +277,24 @@ def peer_text(transport: Any) -> str:
     return getattr(transport.getPeer(), "host", None) or "unix"
 
 
+def unread_bytes(descriptor: int) -> int:
+    """Return the received bytes of a socket that wait in the kernel (ioctl ``FIONREAD``)."""
+    return int.from_bytes(ioctl(descriptor, FIONREAD, _INT), sys.byteorder)
+
+
 class Reader:
     """What is known of the reads of a connection."""
 
-    __slots__ = ("is_heavy", "mean_seconds", "selectable", "turn")
+    __slots__ = ("is_heavy", "mean_seconds", "selectable", "turn", "unread_bytes")
 
     def __init__(self, selectable: object) -> None:
         self.selectable = weakref.ref(selectable)
         """Its descriptor may be that of a later connection."""
         self.is_heavy = False
         self.turn = 0
-        """The turn of the last long read."""
+        """The turn of the last long read, or the last turn that left it for later."""
+        self.unread_bytes = 0
+        """Those of a light connection that a turn left for later, or 0."""
         self.mean_seconds = HEAVY_SECONDS
 
     def note(self, seconds: float, turn: int) -> None:
@@ -282,10 +302,17 @@ class Reader:
         self.mean_seconds += (seconds - self.mean_seconds) * NEW_SHARE
         if seconds > HEAVY_SECONDS:
             self.turn = turn
+            self.unread_bytes = 0
             self.is_heavy = self.mean_seconds > HEAVY_SECONDS
         else:
             self.mean_seconds = min(self.mean_seconds, HEAVY_SECONDS)
             self.is_heavy = False
+
+    def leave(self, turn: int, unread_bytes: int) -> None:
+        """Count a light connection as heavy until it has a short read."""
+        self.is_heavy = True
+        self.turn = turn
+        self.unread_bytes = unread_bytes
 
 
 class DirectReads:
@@ -357,6 +384,10 @@ def read_directly(
     connections in a turn that reads one only. ``processor_seconds`` returns the processor time of
     this thread.
 
+    When a turn has read light connections for `READ_SECONDS`, it leaves those with more than
+    `SMALL_BYTES` for later, as heavy ones, and after `MORE_SECONDS` more all others. Of those that
+    one turn leaves, the ones with fewer bytes come first.
+
     Connections that are only writable come last, for `WRITE_SECONDS` in a turn, and those first
     that wrote least recently: the kernel names the others again in the next turn. A turn ends its
     writes when a light request arrives or work in a thread ends, most of all a commit. In any case
@@ -414,7 +445,7 @@ def read_directly(
         if short_turns:
             before_heavy()
         turn += 1
-        descriptors.sort(key=lambda one: readers[one].turn)
+        descriptors.sort(key=lambda one: (readers[one].turn, readers[one].unread_bytes))
         began_seconds = known_seconds = reactor.seconds()
         known_processor_seconds = processor_seconds()
         least_seconds = max(light_seconds, len(descriptors) * LISTED_SECONDS)
@@ -482,6 +513,7 @@ def read_directly(
         events = wait(-1 if timeout is None else timeout, len(selectables))
         began_seconds = known_seconds = reactor.seconds()
         known_processor_seconds = processor_seconds()
+        full_seconds = began_seconds + READ_SECONDS
         is_late = False  # whether ``began_seconds`` is before events that were left for later
         for descriptor, event in events:
             selectable = selectables.get(descriptor)
@@ -489,6 +521,10 @@ def read_directly(
                 reader = readers.get(descriptor)
                 if reader is None or reader.selectable() is not selectable:
                     reader = readers[descriptor] = Reader(selectable)
+                if began_seconds > full_seconds and not reader.is_heavy:
+                    count = unread_bytes(descriptor)
+                    if count > SMALL_BYTES or began_seconds > full_seconds + MORE_SECONDS:
+                        reader.leave(turn, count)
                 if reader.is_heavy:
                     heavy_readers.append(descriptor)
                     is_late = True
@@ -517,7 +553,9 @@ def read_directly(
                     log.callWithLogger(
                         selectable, reactor._doReadOrWrite, selectable, descriptor, event
                     )
-                began_seconds = reactor.seconds()
+                now_seconds = reactor.seconds()
+                full_seconds += now_seconds - began_seconds
+                began_seconds = now_seconds
 
         if turn_ends:
             reads.end_turn()
