@@ -60,15 +60,15 @@ NEW_SHARE = 1 / 8
 of more than 1.3 ms."""
 
 READ_SECONDS = 0.003
-"""Time in which a turn begins reads of heavy connections. Also the time after which a turn leaves
-light connections with more than `SMALL_BYTES` for later."""
+"""Time in which a turn begins reads of heavy connections. Also the time after which it leaves light
+ones that may have long reads for later. Hundreds of connections that send one request, and then
+many at once, would make one turn of a third of a second."""
+
+NEARLY_HEAVY_SECONDS = HEAVY_SECONDS / 2
+"""Mean from which a light connection may have a long read. A new connection has more."""
 
 SMALL_BYTES = 2048
-"""Unread bytes of a connection from which it may have many requests. Hundreds of connections that
-send one request, and then many at once, would make one turn of a third of a second."""
-
-MORE_SECONDS = 0.007
-"""Time after these `READ_SECONDS` after which a turn leaves all other light connections."""
+"""Unread bytes from which a light connection may have a long read."""
 
 LISTED_SECONDS = 0.000004
 """Least time of a turn's reads of heavy connections, for each one that waits: the kernel lists all
@@ -285,7 +285,7 @@ def unread_bytes(descriptor: int) -> int:
 class Reader:
     """What is known of the reads of a connection."""
 
-    __slots__ = ("is_heavy", "mean_seconds", "selectable", "turn", "unread_bytes")
+    __slots__ = ("is_heavy", "mean_seconds", "selectable", "turn")
 
     def __init__(self, selectable: object) -> None:
         self.selectable = weakref.ref(selectable)
@@ -293,8 +293,6 @@ class Reader:
         self.is_heavy = False
         self.turn = 0
         """The turn of the last long read, or the last turn that left it for later."""
-        self.unread_bytes = 0
-        """Those of a light connection that a turn left for later, or 0."""
         self.mean_seconds = HEAVY_SECONDS
 
     def note(self, seconds: float, turn: int) -> None:
@@ -302,17 +300,10 @@ class Reader:
         self.mean_seconds += (seconds - self.mean_seconds) * NEW_SHARE
         if seconds > HEAVY_SECONDS:
             self.turn = turn
-            self.unread_bytes = 0
             self.is_heavy = self.mean_seconds > HEAVY_SECONDS
         else:
             self.mean_seconds = min(self.mean_seconds, HEAVY_SECONDS)
             self.is_heavy = False
-
-    def leave(self, turn: int, unread_bytes: int) -> None:
-        """Count a light connection as heavy until it has a short read."""
-        self.is_heavy = True
-        self.turn = turn
-        self.unread_bytes = unread_bytes
 
 
 class DirectReads:
@@ -384,9 +375,8 @@ def read_directly(
     connections in a turn that reads one only. ``processor_seconds`` returns the processor time of
     this thread.
 
-    When a turn has read light connections for `READ_SECONDS`, it leaves those with more than
-    `SMALL_BYTES` for later, as heavy ones, and after `MORE_SECONDS` more all others. Of those that
-    one turn leaves, the ones with fewer bytes come first.
+    When a turn has read light connections for `READ_SECONDS`, it counts those as heavy that may
+    have a long read: by their mean, or with more than `SMALL_BYTES` to read.
 
     Connections that are only writable come last, for `WRITE_SECONDS` in a turn, and those first
     that wrote least recently: the kernel names the others again in the next turn. A turn ends its
@@ -441,11 +431,10 @@ def read_directly(
         return max(0.0, now_processor_seconds - earlier_seconds)
 
     def read_heavy(descriptors: list[int], light_seconds: float) -> None:
-        nonlocal turn, short_turns, known_seconds, known_processor_seconds
+        nonlocal short_turns, known_seconds, known_processor_seconds
         if short_turns:
             before_heavy()
-        turn += 1
-        descriptors.sort(key=lambda one: (readers[one].turn, readers[one].unread_bytes))
+        descriptors.sort(key=lambda one: readers[one].turn)
         began_seconds = known_seconds = reactor.seconds()
         known_processor_seconds = processor_seconds()
         least_seconds = max(light_seconds, len(descriptors) * LISTED_SECONDS)
@@ -481,8 +470,6 @@ def read_directly(
             log.callWithLogger(selectable, reactor._doReadOrWrite, selectable, descriptor, event)
 
     def write_some(descriptors: list[int], light_seconds: float) -> None:
-        nonlocal turn
-        turn += 1
         if len(descriptors) > 1:
             descriptors.sort(key=lambda one: turns.get(one, 0))
         began_seconds = reactor.seconds()
@@ -504,7 +491,8 @@ def read_directly(
                 look_seconds = now_seconds + listed_seconds
 
     def poll(timeout: float | None) -> None:
-        nonlocal short_turns, known_seconds, known_processor_seconds
+        nonlocal turn, short_turns, known_seconds, known_processor_seconds
+        turn += 1
         light_seconds = 0.0
         heavy_readers: list[int] = []
         writers: list[int] = []
@@ -521,10 +509,16 @@ def read_directly(
                 reader = readers.get(descriptor)
                 if reader is None or reader.selectable() is not selectable:
                     reader = readers[descriptor] = Reader(selectable)
-                if began_seconds > full_seconds and not reader.is_heavy:
-                    count = unread_bytes(descriptor)
-                    if count > SMALL_BYTES or began_seconds > full_seconds + MORE_SECONDS:
-                        reader.leave(turn, count)
+                if (
+                    began_seconds > full_seconds
+                    and not reader.is_heavy
+                    and (
+                        reader.mean_seconds > NEARLY_HEAVY_SECONDS
+                        or unread_bytes(descriptor) > SMALL_BYTES
+                    )
+                ):
+                    reader.is_heavy = True
+                    reader.turn = turn
                 if reader.is_heavy:
                     heavy_readers.append(descriptor)
                     is_late = True
