@@ -17,6 +17,7 @@ from brokerd.protocols.base.memory import (
     FURTHER_ANSWERS,
     OWN_BYTES,
     PATIENCE_SECONDS,
+    PROMPT_ANSWERS,
     REQUESTS,
     SWEEP_SECONDS,
     WAITS,
@@ -27,7 +28,7 @@ from tests.protocols.blipmq_desk import BlipmqHouse
 
 MIB = 1 << 20
 TOTAL = 16 * MIB
-"""4 MiB belong to requests, 4 to answers, 1 to waits; 7 are common."""
+"""4 MiB belong to requests, 4 to answers, 1 to waits, 1 to prompt answers; 6 are common."""
 
 
 class Peer:
@@ -79,10 +80,13 @@ def test_what_each_connection_may_always_hold_is_no_claim(budget: MemoryBudget) 
 
 def test_a_kind_is_full_when_its_share_and_the_common_part_are_used(budget: MemoryBudget) -> None:
     peer = Peer(budget)
-    peer.holds(answers=11 * MIB - 1)
-    assert budget.full == [False, False, False, True]
+    peer.holds(answers=10 * MIB - 1)
+    assert budget.full == [False, False, False, True, False]
+    peer.holds(answers=10 * MIB)
+    assert budget.full == [False, True, False, True, False]
     peer.holds(answers=11 * MIB)
-    assert budget.full == [False, True, False, True]
+    assert budget.full == [False, True, False, True, True]
+    peer.holds(answers=10 * MIB)
     other = Peer(budget)
     other.holds(requests=4 * MIB)
     assert budget.full[REQUESTS], "the common part is used"
@@ -93,10 +97,39 @@ def test_a_kind_is_full_when_its_share_and_the_common_part_are_used(budget: Memo
 
 def test_further_answers_wait_before_first_ones(budget: MemoryBudget) -> None:
     peer = Peer(budget)
-    peer.holds(answers=4 * MIB + 7 * MIB // 2 - 1)
+    peer.holds(answers=7 * MIB - 1)
     assert not budget.full[FURTHER_ANSWERS]
-    peer.holds(answers=4 * MIB + 7 * MIB // 2)
+    peer.holds(answers=7 * MIB)
     assert budget.full[FURTHER_ANSWERS] and not budget.full[ANSWERS]
+
+
+def test_the_last_share_is_for_answers_of_prompt_connections(
+    budget: MemoryBudget, clock: Clock
+) -> None:
+    """They wait only for each other, and for connections that pass for one of them."""
+    holder, reader, prompt = (Peer(budget) for _ in range(3))
+    reader.reads_answers = prompt.reads_answers = prompt.awaits_each_answer = True
+    holder.holds(answers=10 * MIB)
+    assert budget.lacking(reader, 0) == ANSWERS
+    assert budget.lacking(prompt, OWN_BYTES) is None
+    assert budget.lacking(prompt, OWN_BYTES + 1) == ANSWERS
+    holder.holds(answers=11 * MIB)
+    assert budget.lacking(prompt, 0) == PROMPT_ANSWERS
+    budget.wait(reader, ANSWERS)
+    budget.wait(prompt, PROMPT_ANSWERS)
+    holder.holds(answers=11 * MIB - 1)
+    clock.advance(0)
+    assert (reader.freed, prompt.freed) == (0, 1)
+
+
+def test_a_prompt_connection_that_waits_too_long_has_the_worst_claims_cut(
+    budget: MemoryBudget, clock: Clock
+) -> None:
+    holder, prompt = Peer(budget), Peer(budget)
+    holder.holds(answers=11 * MIB)
+    budget.wait(prompt, PROMPT_ANSWERS)
+    pass_seconds(clock, PATIENCE_SECONDS + SWEEP_SECONDS)
+    assert holder.closed and prompt.freed == 1
 
 
 def test_the_longest_waiting_and_the_newest_go_on_while_there_is_room(
@@ -115,7 +148,7 @@ def test_the_longest_waiting_and_the_newest_go_on_while_there_is_room(
         peer.on_freed = take
     clock.advance(0)
     assert order == [] and budget.waiting == 3
-    holder.holds(answers=9 * MIB)
+    holder.holds(answers=8 * MIB)
     clock.advance(0)
     assert order == ["a", "c"], "two fill it again"
     budget.forget(holder)
@@ -214,13 +247,16 @@ def test_the_worst_claims_are_cut_when_one_waits_too_long(
     assert event["worst"] == "old"
 
 
-def test_the_more_connections_wait_the_more_are_cut(budget: MemoryBudget, clock: Clock) -> None:
+@pytest.mark.parametrize("kind", [ANSWERS, PROMPT_ANSWERS])
+def test_the_more_connections_wait_the_more_are_cut(
+    budget: MemoryBudget, clock: Clock, kind: int
+) -> None:
     """Otherwise the last of them would wait for many rounds."""
     holders = [Peer(budget) for _ in range(11)]
     for peer in holders:
         peer.holds(answers=MIB)
     for _ in range(8):
-        budget.wait(Peer(budget), ANSWERS)
+        budget.wait(Peer(budget), kind)
     pass_seconds(clock, PATIENCE_SECONDS + SWEEP_SECONDS)
     assert sum(peer.closed for peer in holders) == 8
 
@@ -404,7 +440,7 @@ def test_a_client_that_reads_gets_all_its_answers_while_others_read_none() -> No
     """Its answers leave at once, so each further answer is a first one."""
     crowd = Crowd()
     crowd.readers(8)
-    assert crowd.budget.full == [False, False, False, True]
+    assert crowd.budget.full == [False, False, False, True, False]
     reader = crowd.house.connect()
     reader.send(*[mm.Acquire("orders", "work", "w")] * 4)
     crowd.house.run()
@@ -412,12 +448,13 @@ def test_a_client_that_reads_gets_all_its_answers_while_others_read_none() -> No
 
 
 @pytest.mark.parametrize("is_together", [True, False])
-def test_a_client_that_awaits_each_answer_does_not_wait_behind_those_that_logged_in(
+def test_a_client_that_awaits_each_answer_does_not_wait_for_those_that_logged_in(
     is_together: bool,
 ) -> None:
     """They ask for records together with a request that has an answer, or when they have read it.
 
-    Then they never read.
+    Then they never read. In the second case they pass for prompt ones, so the client waits until
+    the first of them are cut, but not for all of them.
     """
     crowd = Crowd()
     worker = crowd.house.connect()
@@ -444,7 +481,11 @@ def test_a_client_that_awaits_each_answer_does_not_wait_behind_those_that_logged
     crowd.house.clock.advance(0.001)
     worker.send(mm.Acquire("orders", "work", "w"))
     crowd.house.run()
-    assert worker.answers() == [] and crowd.budget.waiting > 150
+    assert crowd.budget.waiting > 150
+    if is_together:
+        assert len(worker.answers()) == 1
+        return
+    assert worker.answers() == []
     for _ in range(6):
         crowd.house.clock.advance(SWEEP_SECONDS)
         crowd.house.run()

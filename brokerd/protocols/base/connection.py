@@ -456,11 +456,8 @@ class Connection(Protocol):
 
     def lacking_memory(self) -> int | None:
         """Return the kind of memory that an answer has to wait for, or None."""
-        full = self.factory.memory.full
-        if full[ANSWERS]:
-            return ANSWERS
-        held = self.queued_bytes + self._answered_bytes + self._unsent_bytes
-        return FURTHER_ANSWERS if full[FURTHER_ANSWERS] and held > OWN_BYTES else None
+        held_bytes = self.queued_bytes + self._answered_bytes + self._unsent_bytes
+        return self.factory.memory.lacking(self, held_bytes)
 
     def expect_answer(self, size: int) -> None:
         """Claim memory for the answer of a read in progress; 0 ends the claim.

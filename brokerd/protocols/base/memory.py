@@ -9,13 +9,15 @@ kinds of claims, and a share of it belongs to each kind alone:
 * answers: answers that wait, answers that the peer has not read, and reads from disk in progress;
 * waits: long polls and other reserved places of answers.
 
-The rest of the budget is common. A kind is *full* when its share and the common part are used. When
-half of the common part is used, a connection gets further answers only after its peer has read the
-earlier ones. A connection without room waits. When there is room, connections go on in turn, one of
-each group: those whose peers wait for each answer, others whose peers read, and all others. In a
-group, the connection that waits longest and the newest one go on alternately. When one has waited
-for `PATIENCE_SECONDS` because a kind is full, the worst claims are cut: the connection is closed.
-The worst claim has the largest product of bytes and time without progress.
+Another share belongs to answers of *prompt* connections, whose peers read and wait for each answer:
+else a client that reads would wait until connections are cut whose peers never do. The rest of the
+budget is common. A kind is *full* when its share and the common part are used. When half of the
+common part is used, a connection gets further answers only after its peer has read the earlier
+ones. A connection without room waits. When there is room, connections go on in turn, one of each
+group: prompt ones, others whose peers read, and all others. In a group, the connection that waits
+longest and the newest one go on alternately. When one has waited for `PATIENCE_SECONDS` because a
+kind is full, the worst claims are cut: the connection is closed. The worst claim has the largest
+product of bytes and time without progress.
 """
 
 from __future__ import annotations
@@ -44,11 +46,13 @@ UNLIMITED: Final = 1 << 60
 RANKS: Final = 3
 """Groups of connections that go on in turn: see `_rank`."""
 
-REQUESTS, ANSWERS, WAITS, FURTHER_ANSWERS = range(4)
+REQUESTS, ANSWERS, WAITS, FURTHER_ANSWERS, PROMPT_ANSWERS = range(5)
 KINDS = ("requests", "answers", "waits")
 """Names of the kinds, by number. Further answers are answers of a connection that holds some."""
 SHARES = (4, 4, 16)
 """The share of each kind is the budget divided by this."""
+PROMPT_SHARE = 16
+"""The same for the answers of prompt connections."""
 
 
 class AwaitMemory(Congested):
@@ -97,7 +101,7 @@ class MemoryBudget:
         """Connections closed for their claims."""
         self.used = [0, 0, 0]
         """Claimed bytes by kind."""
-        self.full = [False] * 4
+        self.full = [False] * 5
         """Whether connections have to wait, by kind."""
         self.on_freed: Callable[[], None] = lambda: None
         """Called when most of a large amount of memory is free again."""
@@ -121,7 +125,8 @@ class MemoryBudget:
         self.expected_bytes_max = total_bytes // 32
         """The largest claim for an answer whose size is not known yet."""
         self._shares = tuple(total_bytes // part for part in SHARES)
-        self._common = total_bytes - sum(self._shares)
+        self._prompt = total_bytes // PROMPT_SHARE
+        self._common = total_bytes - sum(self._shares) - self._prompt
         self._change((0, 0, 0), (0, 0, 0))
 
     # -- claims -------------------------------------------------------------------------------
@@ -162,6 +167,7 @@ class MemoryBudget:
         self.full = [
             *(used[kind] >= shares[kind] and common >= self._common for kind in range(3)),
             used[ANSWERS] >= shares[ANSWERS] and 2 * common >= self._common,
+            used[ANSWERS] >= shares[ANSWERS] and common >= self._common + self._prompt,
         ]
         if self._waiting and any(map(gt, before_full, self.full)):
             self._wake_later()
@@ -174,6 +180,18 @@ class MemoryBudget:
             self._peak = total
 
     # -- waits --------------------------------------------------------------------------------
+
+    def lacking(self, claimant: Claimant, held_bytes: int) -> int | None:
+        """Return the kind that the next answer of a connection has to wait for, or None.
+
+        ``held_bytes`` are the bytes of its earlier answers that its peer has not read.
+        """
+        is_first = held_bytes <= OWN_BYTES
+        if self.full[ANSWERS]:
+            if not is_first or _rank(claimant):
+                return ANSWERS
+            return PROMPT_ANSWERS if self.full[PROMPT_ANSWERS] else None
+        return FURTHER_ANSWERS if self.full[FURTHER_ANSWERS] and not is_first else None
 
     def wait(self, claimant: Claimant, kind: int) -> None:
         """Call `Claimant.memory_freed` once this kind has room."""
@@ -236,7 +254,9 @@ class MemoryBudget:
             return
         now = self._clock.seconds()
         late = {kind for kind, since in self._waiting.values() if now - since >= PATIENCE_SECONDS}
-        for kind in late - {FURTHER_ANSWERS}:
+        if PROMPT_ANSWERS in late:
+            late.add(ANSWERS)
+        for kind in late - {FURTHER_ANSWERS, PROMPT_ANSWERS}:
             if self.full[kind]:
                 self._cut_worst(kind, now)
         self._sweep_call = self._clock.callLater(SWEEP_SECONDS, self._sweep)
@@ -255,9 +275,10 @@ class MemoryBudget:
         if not still:
             return
         still.sort(key=lambda one: one[0], reverse=True)
+        awaited = (kind, PROMPT_ANSWERS) if kind == ANSWERS else (kind,)
         waiting = sum(
-            awaited == kind and claimant not in self._claims
-            for claimant, (awaited, _) in self._waiting.items()
+            its_kind in awaited and claimant not in self._claims
+            for claimant, (its_kind, _) in self._waiting.items()
         )
         average = self.used[kind] // sum(
             claim.sizes[kind] > OWN_BYTES // 4 for claim in self._claims.values()
@@ -295,7 +316,7 @@ class MemoryBudget:
 
 
 def _rank(claimant: Claimant) -> int:
-    """Return 0 for a peer that waits for each answer, 1 for another that reads, 2 for the rest."""
+    """Return 0 for a prompt connection, 1 for another whose peer reads, 2 for the rest."""
     if not claimant.reads_answers:
         return 2
     return 0 if claimant.awaits_each_answer else 1
