@@ -4,16 +4,16 @@
 Long work is cut into slices of about a millisecond. All connections of all listeners share one
 `SliceQueue`. In a turn it runs slices until `SLICE_SECONDS` are used. Each *owner*, an account or a
 connection, gets the same time: it pays for its slices by their measured cost, and waits while the
-others catch up. An owner that comes with little work goes first (RFC 8290, "new" and "old" queues),
-so a light request waits for one slice of others at most. After `NEW_SECONDS` of such owners one
-slice is another's: else a stream of new connections left the others none. A step that cannot be cut
-may be long. While light requests wait for a commit (`light_waits`), heavy work uses a fifth of the
-time from `LONG_SECONDS` on, and less the longer the commit takes, so that the thread that commits,
-and then the answers, have the rest.
+others catch up. An owner that used less than its share goes first (RFC 8290, "new" and "old"
+queues), so a light request waits for one slice of others at most. After `NEW_SECONDS` of such
+owners one slice is another's: else a stream of new connections left the others none. A step that
+cannot be cut may be long. While light requests wait for a commit (`light_waits`), heavy work pauses
+after each `PAUSE_AFTER_SECONDS`, and longer each time, so that the thread that commits, and then
+the answers, have the rest of the time.
 
 The queue also limits the requests that connections handle as they arrive: `charge` adds the cost
-of a long run, and while `is_full`, connections that have requests wait in the queue. Short runs are
-not charged, so many light connections take no detour. A connection whose runs are mostly short
+of a long run, and while `is_full`, connections with several long runs wait in the queue. Short runs
+are not charged, so many light connections take no detour. A connection whose runs are mostly short
 goes on after a long one by `go_on`: such runs and the slices take turns.
 
 Costs come from the clock that is given. A clock that stands still makes every slice free.
@@ -36,32 +36,31 @@ SLICE_SECONDS: Final = 0.001
 in which a turn begins slices, and the time that each owner gets in a round."""
 
 TURN_SECONDS: Final = 0.003
-"""Time of long runs of requests in one turn, of all connections."""
+"""A turn is full when the long runs of requests of all connections took this time."""
 
-LONG_SECONDS: Final = 0.004
-"""Slices that took longer end in a pause: while requests that were handled as they arrived wait
-for one commit, heavy work then rests."""
+CHARGED_SECONDS: Final = 0.001
+"""A run of requests that takes more is long: it is charged."""
 
 NEW_SECONDS: Final = 0.004
 """Time of owners that came with credit after which others have a slice."""
 
-REST_SHARE: Final = 4
-"""The first pause beside a commit is this many times as long as the slices before it, and pauses
-grow with the square of all slices beside that commit. So slices of 4 ms are followed by pauses of
-16, 64, 144 ms: beside a commit of 100 ms heavy work has 12 ms."""
+PAUSE_AFTER_SECONDS: Final = 0.004
+"""Time of slices after which heavy work pauses, while light requests wait for one commit."""
 
-REST_SECONDS_MAX: Final = 0.25
+PAUSE_FACTOR: Final = 4
+"""The first pause beside a commit is this many times as long as the slices before it. Later ones
+grow with the square of the time of all slices beside that commit. So slices of 4 ms are followed by
+pauses of 16, 64, 144 ms: beside a commit of 100 ms heavy work has 12 ms."""
+
+PAUSE_SECONDS_MAX: Final = 0.25
 """The longest pause: beside a commit of seconds heavy work goes on slowly."""
 
-PAUSE_SECONDS: Final = 0.001
+PAUSE_CHECK_SECONDS: Final = 0.001
 """Time between two looks at the end of a pause."""
-
-CHARGED_SECONDS: Final = 0.001
-"""Shorter runs of requests are not charged."""
 
 
 class SliceOwner:
-    """The work of one account or connection, and its credit. It holds no connection itself."""
+    """The work of one account or connection that waits, and its credit."""
 
     __slots__ = (
         "__weakref__",
@@ -77,7 +76,7 @@ class SliceOwner:
         self.runs: deque[Callable[[], object]] = deque()
         """Further runs of requests, of `SliceQueue.go_on`."""
         self.credit_seconds = SLICE_SECONDS
-        """Time that it may use in this round. It may use more once, and waits the longer."""
+        """Time that it may use in this round. It may use more, and then waits for longer."""
         self.idle_since_seconds = 0.0
         self.is_queued = False
 
@@ -95,27 +94,27 @@ class SliceQueue:
         """Owners that used up their credit in this round."""
         self._new_seconds = 0.0
         """Time of new owners' slices since one of an old owner. A long one counts as a slice."""
-        self._waiting = 0
+        self._waiting_works = 0
         self._runners: deque[SliceOwner] = deque()
         """Owners with runs, those first that had one least recently."""
         self._waiting_runs = 0
         self._runs_are_next = True
         """Whether the last turn had slices."""
         self._is_scheduled = False
-        self._in_turn = False
+        self._in_slice = False
         self._charged_seconds = 0.0
         self._pause_ends_seconds = 0.0
         self._awaited = 0
         self._beside_seconds = 0.0
         """Time of slices since the commit ``_awaited`` is awaited."""
-        self._pause_at_seconds = LONG_SECONDS
+        self._pause_at_seconds = PAUSE_AFTER_SECONDS
         """The ``_beside_seconds`` beyond which the next pause begins."""
         self.light_waits: Callable[[], int] = lambda: 0
         """Returns the number of the next commit if a request that was handled as it arrived waits
         for a commit, or 0."""
         self.gives_way: Callable[[], bool] = lambda: False
-        """Called before the slices of a turn: whether they wait for the next one. Its time is not
-        theirs."""
+        """Returns whether the work of this turn waits for the next one. It is called before the
+        work, and its time does not count."""
         self.is_full = False
         """Whether the requests of this turn took `TURN_SECONDS`."""
 
@@ -130,7 +129,7 @@ class SliceQueue:
         """Call ``work`` in a later reactor turn, after the works of its owner that wait already."""
         owner = owner or self._unowned
         owner.works.append(work)
-        self._waiting += 1
+        self._waiting_works += 1
         if not owner.is_queued:
             self._earn(owner)
             owner.is_queued = True
@@ -153,7 +152,7 @@ class SliceQueue:
 
     def charge(self, owner: SliceOwner, seconds: float) -> None:
         """Count the time of a run of requests. Ignored in a slice, which is measured itself."""
-        if self._in_turn:
+        if self._in_slice:
             return
         if not owner.is_queued:
             self._earn(owner)
@@ -181,10 +180,10 @@ class SliceQueue:
         """
         self._is_scheduled = self.is_full = False
         self._charged_seconds = 0.0
-        if not (self._waiting or self._waiting_runs):
+        if not (self._waiting_works or self._waiting_runs):
             return
         if not self._new and self._is_pause():
-            self._schedule(PAUSE_SECONDS)
+            self._schedule(PAUSE_CHECK_SECONDS)
             return
         if self.gives_way():
             self._schedule()
@@ -192,16 +191,17 @@ class SliceQueue:
         is_pause = self._is_pause()
         end_seconds = self.clock.seconds() + SLICE_SECONDS
         try:
-            if self._waiting_runs and not is_pause and (self._runs_are_next or not self._waiting):
+            runs_are_next = self._runs_are_next or not self._waiting_works
+            if self._waiting_runs and runs_are_next and not is_pause:
                 self._run_requests(end_seconds)
             else:
                 self._run_slices(end_seconds, is_pause)
         finally:
-            if self._waiting or self._waiting_runs:
-                self._schedule(PAUSE_SECONDS if is_pause and not self._new else 0)
+            if self._waiting_works or self._waiting_runs:
+                self._schedule(PAUSE_CHECK_SECONDS if is_pause and not self._new else 0)
 
     def _run_requests(self, end_seconds: float) -> None:
-        """Begin runs of requests until the time is used, or each that waits has begun."""
+        """Begin runs of requests until the time is used, at most as many as wait now."""
         self._runs_are_next = False
         for _ in range(self._waiting_runs):
             owner = self._runners.popleft()
@@ -214,24 +214,24 @@ class SliceQueue:
                 break
 
     def _run_slices(self, end_seconds: float, is_pause: bool) -> None:
-        """Run slices until the time is used, or each work has had one."""
+        """Run slices until the time is used, at most as many as works wait now."""
         self._runs_are_next = True
-        left = self._waiting
-        self._in_turn = True
+        left = self._waiting_works
+        self._in_slice = True
         try:
             while left and (self._new or not is_pause) and self._run_one(is_pause) < end_seconds:
                 left -= 1
         finally:
-            self._in_turn = False
+            self._in_slice = False
 
     def _is_pause(self) -> bool:
-        """Return whether heavy work rests now, while light requests wait for a commit."""
+        """Return whether heavy work pauses now, while light requests wait for a commit."""
         now_seconds = self.clock.seconds()
         awaited = self.light_waits()
         if awaited != self._awaited:
             self._awaited, self._beside_seconds = awaited, 0.0
-            self._pause_at_seconds = LONG_SECONDS
-            short_pause_ends_seconds = now_seconds + REST_SHARE * LONG_SECONDS
+            self._pause_at_seconds = PAUSE_AFTER_SECONDS
+            short_pause_ends_seconds = now_seconds + PAUSE_FACTOR * PAUSE_AFTER_SECONDS
             self._pause_ends_seconds = min(self._pause_ends_seconds, short_pause_ends_seconds)
         return bool(awaited) and now_seconds < self._pause_ends_seconds
 
@@ -240,7 +240,7 @@ class SliceQueue:
         owners = self._next_owners(is_pause)
         owner = owners.popleft()
         work = owner.works.popleft()
-        self._waiting -= 1
+        self._waiting_works -= 1
         before_seconds = self.clock.seconds()
         try:
             work()
@@ -254,9 +254,9 @@ class SliceQueue:
                 self._new_seconds = 0.0
             self._beside_seconds += took_seconds
             if self._beside_seconds > self._pause_at_seconds:
-                rest_seconds = REST_SHARE * self._beside_seconds**2 / LONG_SECONDS
-                self._pause_ends_seconds = after_seconds + min(rest_seconds, REST_SECONDS_MAX)
-                self._pause_at_seconds = self._beside_seconds + LONG_SECONDS
+                pause_seconds = PAUSE_FACTOR * self._beside_seconds**2 / PAUSE_AFTER_SECONDS
+                self._pause_ends_seconds = after_seconds + min(pause_seconds, PAUSE_SECONDS_MAX)
+                self._pause_at_seconds = self._beside_seconds + PAUSE_AFTER_SECONDS
             if not owner.works:
                 owner.is_queued = False
             elif owner.credit_seconds > 0:
@@ -278,9 +278,8 @@ class SliceQueue:
             return new
         while old[0].credit_seconds <= 0:
             old[0].credit_seconds += SLICE_SECONDS
-            if old[0].credit_seconds > 0:
-                break
-            old.rotate(-1)
+            if old[0].credit_seconds <= 0:
+                old.rotate(-1)
         return old
 
 

@@ -7,9 +7,9 @@ from collections.abc import Callable
 import pytest
 
 from brokerd.broker.slices import (
-    LONG_SECONDS,
-    REST_SECONDS_MAX,
-    REST_SHARE,
+    PAUSE_AFTER_SECONDS,
+    PAUSE_FACTOR,
+    PAUSE_SECONDS_MAX,
     SLICE_SECONDS,
     TURN_SECONDS,
     SliceOwner,
@@ -96,12 +96,12 @@ def test_a_pause_does_not_look_for_light_requests() -> None:
         return False
 
     desk.slices.gives_way = look
-    desk.work("long", SliceOwner(), slices=2, cost=2 * LONG_SECONDS)
+    desk.work("long", SliceOwner(), slices=2, cost=2 * PAUSE_AFTER_SECONDS)
     desk.turn()
     before = len(looks)
     desk.turn()
     assert len(looks) == before
-    desk.clock.now += 10 * REST_SECONDS_MAX
+    desk.clock.now += 10 * PAUSE_SECONDS_MAX
     desk.turn()
     assert len(looks) == before + 1
 
@@ -207,7 +207,7 @@ def test_heavy_work_rests_after_a_long_step_while_light_requests_wait_for_a_comm
     """
     commit = 1
     desk = resting(lambda: commit)
-    desk.work("long", SliceOwner(), cost=3 * LONG_SECONDS)
+    desk.work("long", SliceOwner(), cost=3 * PAUSE_AFTER_SECONDS)
     heavy = SliceOwner()
     heavy.credit_seconds = -SLICE_SECONDS
     desk.work("heavy", heavy, slices=2)
@@ -216,12 +216,12 @@ def test_heavy_work_rests_after_a_long_step_while_light_requests_wait_for_a_comm
     desk.work("light", SliceOwner(), cost=0.0)
     assert desk.turn() == ["light"]
     desk.run("run")
-    desk.clock.now += REST_SHARE * 3**2 * LONG_SECONDS - 2 * SLICE_SECONDS
+    desk.clock.now += PAUSE_FACTOR * 3**2 * PAUSE_AFTER_SECONDS - 2 * SLICE_SECONDS
     assert desk.turn() == []
     desk.clock.now += 3 * SLICE_SECONDS
     assert desk.turn() == ["run"]
     assert desk.turn() == ["heavy"]
-    desk.work("long", SliceOwner(), cost=3 * LONG_SECONDS)
+    desk.work("long", SliceOwner(), cost=3 * PAUSE_AFTER_SECONDS)
     assert desk.turn() == ["long"]
     commit = 0
     assert desk.turn() == ["heavy"]
@@ -235,7 +235,7 @@ def test_no_pause_is_longer_than_a_quarter_of_a_second() -> None:
     heavy.credit_seconds = -SLICE_SECONDS
     desk.work("heavy", heavy)
     assert desk.turn() == ["long"]
-    desk.clock.now += REST_SECONDS_MAX - SLICE_SECONDS
+    desk.clock.now += PAUSE_SECONDS_MAX - SLICE_SECONDS
     assert desk.turn() == []
     desk.clock.now += 2 * SLICE_SECONDS
     assert desk.turn() == ["heavy"]
@@ -255,12 +255,12 @@ def test_short_slices_rest_too_while_one_commit_lasts() -> None:
             desk.clock.now += SLICE_SECONDS / 10
         return slices * SLICE_SECONDS
 
-    within = pytest.approx(LONG_SECONDS, abs=1.1 * SLICE_SECONDS)
+    within = pytest.approx(PAUSE_AFTER_SECONDS, abs=1.1 * SLICE_SECONDS)
     for portion in (1, 2, 3):
-        assert worked((1.2 + REST_SHARE * portion**2) * LONG_SECONDS) == within
+        assert worked((1.2 + PAUSE_FACTOR * portion**2) * PAUSE_AFTER_SECONDS) == within
     commits.append(2)
     desk.turn()
-    desk.clock.now += REST_SHARE * LONG_SECONDS
+    desk.clock.now += PAUSE_FACTOR * PAUSE_AFTER_SECONDS
     for commit in range(3, 13):
         commits.append(commit)
         assert desk.turn() == ["heavy"]
@@ -275,7 +275,7 @@ def test_work_before_a_light_request_makes_only_a_short_pause_beside_its_commit(
         assert desk.turn() == ["heavy"]
     commit = 1
     desk.turn()
-    desk.clock.now += REST_SHARE * LONG_SECONDS
+    desk.clock.now += PAUSE_FACTOR * PAUSE_AFTER_SECONDS
     assert desk.turn() == ["heavy"]
 
 
@@ -351,10 +351,9 @@ def test_a_fault_in_one_turn_takes_no_turn_from_the_others() -> None:
 
 
 @pytest.mark.parametrize("steps", [1, 10])
-def test_on_a_clock_that_stands_still_each_work_has_one_slice_a_turn(steps: int) -> None:
+def test_on_a_clock_that_stands_still_a_turn_has_as_many_slices_as_works(steps: int) -> None:
     """As in the simulator."""
     desk = Desk()
     for name in "ab":
         desk.work(name, SliceOwner(), slices=steps, cost=0.0)
-    works: Callable[[], list[str]] = desk.turn
-    assert len(works()) == 2
+    assert len(desk.turn()) == 2
