@@ -15,13 +15,10 @@ prints processor time instead, which depends on the machine, and which compiled 
 from __future__ import annotations
 
 import argparse
-import array
-import fcntl
 import gc
 import json
 import socket
 import sys
-import termios
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -38,7 +35,7 @@ from brokerd.cli.bench.formats.mamamia import produce_frame
 from brokerd.cli.bench.scenarios import Role
 from brokerd.codecs import blipmq
 from brokerd.codecs.rustlog import CODECS, CreateTopic, Dialect
-from brokerd.protocols.base.transport import DirectReads, read_directly
+from brokerd.protocols.base.transport import DirectReads, read_directly, readable_bytes
 from brokerd.schemas.checker import CheckRunner, InlineCheckRunner
 from brokerd.server.assembly import BrokerCore
 from brokerd.server.compiled import is_compiled
@@ -260,7 +257,7 @@ class _Client:
         """Send bytes, and wait until the broker's end has all of them."""
         self._socket.sendall(data)
         deadline = time.monotonic() + _SECONDS_MAX
-        while _unread_bytes(self._served) < len(data):
+        while readable_bytes(self._served.fileno()) < len(data):
             assert time.monotonic() < deadline, "the bytes do not arrive"
 
     def receive(self, answers: int) -> bytes | memoryview:
@@ -289,12 +286,6 @@ class _Client:
     def close(self) -> None:
         self._socket.close()
         self._served.close()
-
-
-def _unread_bytes(end: socket.socket) -> int:
-    found = array.array("i", [0])
-    fcntl.ioctl(end, termios.FIONREAD, found)
-    return found[0]
 
 
 def count(shape: Shape, make_counter: Callable[[], _Counter | _ProcessorTime] = _Counter) -> float:

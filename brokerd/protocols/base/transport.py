@@ -1,11 +1,11 @@
-# Tests: tests/protocols/test_transport.py
+# Tests: tests/protocols/test_transport.py, tests/test_tls_pieces.py
 """Reads, sends and closes that need more than Twisted's public interface.
 
 For a plain TCP or Unix connection with an empty buffer, `send` writes to the socket at once. This
 saves a reactor turn and two changes of its poll set per answer. Every other transport, TLS above
 all, is used through its public methods. `read_directly` shortens the way from a readable socket to
-its connection in Twisted's epoll reactor, and calls functions at the end of a turn without a timer.
-Other reactors are left alone.
+its connection in Twisted's epoll reactor, decides which connections a turn reads and sends to
+first, and calls functions at the end of a turn without a timer. Other reactors are left alone.
 """
 
 from __future__ import annotations
@@ -40,9 +40,10 @@ _REACTOR_PARTS = (
     "_disconnectSelectable",
     "threadCallQueue",
 )
+"""Attributes of the reactor that `read_directly` uses and that are not public."""
 
-_INT = bytes(4)
-"""Room for the answer of an ioctl."""
+_SERVERS = (tcp.Server, unix.Server)
+"""Transports of accepted connections."""
 
 QUICKACK: int | None = getattr(socket, "TCP_QUICKACK", None)
 """Linux's socket option to acknowledge received bytes at once."""
@@ -51,13 +52,13 @@ AT_ONCE_BYTES = 1024 * 1024
 """Most bytes that `send` and `send_all` write at once. The reactor sends the others in pieces."""
 
 HEAVY_SECONDS = 0.00025
-"""Processor time of a read, with its requests, from which it is long. A connection with a mean of
-more is heavy until it has a short read. While hundreds of heavy ones wait, that takes a second, so
-the time in which another process had the processor does not count."""
+"""A read that takes more processor time, with its requests, is long. A connection is heavy after a
+long read if the mean of its reads is more, too. Beside hundreds of heavy ones its next read may be
+a second later, so time in which another process had the processor does not count."""
 
-NEW_SHARE = 1 / 8
-"""Share of the newest read in the mean: with a mean of 0.1 ms a connection is heavy after one read
-of more than 1.3 ms."""
+NEWEST_WEIGHT = 1 / 8
+"""Weight of the newest read in the moving average: with a mean of 0.1 ms a connection is heavy
+after one read of more than 1.3 ms."""
 
 READ_SECONDS = 0.003
 """Time in which a turn begins reads of heavy connections. Also the time after which it leaves light
@@ -68,15 +69,16 @@ NEARLY_HEAVY_SECONDS = HEAVY_SECONDS / 2
 """Mean from which a light connection may have a long read. A new connection has more."""
 
 SMALL_BYTES = 2048
-"""Unread bytes from which a light connection may have a long read."""
+"""A light connection with more bytes to read may have a long read."""
 
 LISTED_SECONDS = 0.000004
-"""Least time of a turn's reads of heavy connections, for each one that waits: the kernel lists all
-of them in each turn, which takes about a fourth of that."""
+"""Time that a turn has at least for reads, for each heavy connection that waits, and for writes,
+for each one that is writable, up to `WRITE_SECONDS`. The kernel lists all of them in each turn, in
+about a fourth of that."""
 
 SHORT_TURNS = 3
-"""Turns with one read of a heavy connection only, from a read of a light one on. After them, its
-commit is mostly done, and so is the one that was in flight before."""
+"""Number of turns, from a read of a light connection on, that read one heavy connection only. After
+them, the commit of the light one is mostly done, and so is the one that was in flight before."""
 
 WRITE_SECONDS = 0.003
 """Time in which a turn begins writes of connections that are only writable."""
@@ -95,9 +97,9 @@ LARGE_BYTES = 64 * 1024
 def send_all(transport: Any, parts: Sequence[bytes]) -> None:
     """Send all parts in order; join small ones, and copy no large one.
 
-    Of a plain connection, parts after the first `AT_ONCE_BYTES` are left to the reactor: a peer
-    that reads as fast as they are sent would hold it for 20 MB. A TLS connection of brokerd gets a
-    large answer with ``write_in_pieces`` (``server/handshakes.py``), and encrypts it as it leaves.
+    Of a plain connection, parts after the first `AT_ONCE_BYTES` are left to the reactor: 20 MB to a
+    peer that reads as fast as they are sent would hold it. A TLS connection of brokerd gets a large
+    answer with ``write_in_pieces`` (``server/handshakes.py``), and encrypts it as it leaves.
     """
     if len(parts) == 1:
         send(transport, parts[0])
@@ -136,8 +138,7 @@ def _joined(parts: Sequence[bytes]) -> Iterator[bytes]:
 
 
 def _is_plain(transport: Any) -> bool:
-    kind = type(transport)
-    return (kind is tcp.Server or kind is unix.Server) and not transport.TLS
+    return type(transport) in _SERVERS and not transport.TLS
 
 
 def send(transport: Any, data: bytes) -> None:
@@ -164,11 +165,11 @@ def send(transport: Any, data: bytes) -> None:
 
 
 def send_waiting(transport: Any) -> bool:
-    """Send unsent bytes of a plain connection, at most `SEND_BYTES`; return whether all are sent.
+    """Send unsent bytes of a connection, at most `SEND_BYTES`; return whether ``doWrite`` is due.
 
-    ``doWrite`` then does what follows. It would join all parts before it sends: a copy of 20 MB
-    took 12 ms. Here no part is copied. After an error, ``doWrite`` tries again, and meets the error
-    if it lasts. It then joins no more than one part to what it sends.
+    ``doWrite`` would join all parts before it sends: a copy of 20 MB took 12 ms. Here no part is
+    copied. It is due when all bytes are sent, for the steps that follow, and after an error: it
+    tries again, with a small copy (`_fill`), and meets the error if it lasts.
     """
     buffer, parts = transport.dataBuffer, transport._tempDataBuffer
     views = [memoryview(buffer)[transport.offset :][:SEND_BYTES]]
@@ -209,14 +210,13 @@ def send_waiting(transport: Any) -> bool:
 def _fill(transport: Any) -> None:
     """Move waiting parts to the buffer until ``doWrite`` has enough and joins no more of them."""
     parts = transport._tempDataBuffer
-    filled = [memoryview(transport.dataBuffer)[transport.offset :]]
-    size = first = len(filled[0])
-    count = 0
-    while count < len(parts) and size < transport.SEND_LIMIT:
-        size += len(parts[count])
+    rest = memoryview(transport.dataBuffer)[transport.offset :]
+    count = moved = 0
+    while count < len(parts) and len(rest) + moved < transport.SEND_LIMIT:
+        moved += len(parts[count])
         count += 1
-    transport.dataBuffer, transport.offset = b"".join([*filled, *parts[:count]]), 0
-    transport._tempDataLen -= size - first
+    transport.dataBuffer, transport.offset = b"".join([rest, *parts[:count]]), 0
+    transport._tempDataLen -= moved
     del parts[:count]
 
 
@@ -225,7 +225,7 @@ def lose_sending(transport: Any) -> bool:
 
     Return False and do nothing for TLS and other transports, which close both sides together.
     """
-    if type(transport) not in (tcp.Server, unix.Server) or transport.TLS:
+    if not _is_plain(transport):
         return False
     transport.loseWriteConnection()
     return True
@@ -277,13 +277,13 @@ def peer_text(transport: Any) -> str:
     return getattr(transport.getPeer(), "host", None) or "unix"
 
 
-def unread_bytes(descriptor: int) -> int:
-    """Return the received bytes of a socket that wait in the kernel (ioctl ``FIONREAD``)."""
-    return int.from_bytes(ioctl(descriptor, FIONREAD, _INT), sys.byteorder)
+def readable_bytes(descriptor: int) -> int:
+    """Return how many bytes wait in the kernel to be read from a socket (ioctl ``FIONREAD``)."""
+    return int.from_bytes(ioctl(descriptor, FIONREAD, bytes(4)), sys.byteorder)
 
 
-class Reader:
-    """What is known of the reads of a connection."""
+class ReadHistory:
+    """The cost of a connection's reads so far: it tells whether the connection is heavy."""
 
     __slots__ = ("is_heavy", "mean_seconds", "selectable", "turn")
 
@@ -294,10 +294,11 @@ class Reader:
         self.turn = 0
         """The turn of the last long read, or the last turn that left it for later."""
         self.mean_seconds = HEAVY_SECONDS
+        """Moving average of the processor time of its reads."""
 
     def note(self, seconds: float, turn: int) -> None:
         """Count the processor time of a read. A long one of a new connection makes it heavy."""
-        self.mean_seconds += (seconds - self.mean_seconds) * NEW_SHARE
+        self.mean_seconds += (seconds - self.mean_seconds) * NEWEST_WEIGHT
         if seconds > HEAVY_SECONDS:
             self.turn = turn
             self.is_heavy = self.mean_seconds > HEAVY_SECONDS
@@ -307,7 +308,7 @@ class Reader:
 
 
 class DirectReads:
-    """What `read_directly` did to a reactor."""
+    """The direct reads of a reactor, if it has any: what `read_directly` returns."""
 
     def __init__(self, reactor: Any) -> None:
         self._reactor = reactor
@@ -343,7 +344,7 @@ class DirectReads:
                 log.err(None, "a function at the end of a reactor turn failed")
 
     def undo(self) -> None:
-        """Give the reactor its own way back. A second call does nothing."""
+        """Let the reactor poll in its own way again. A second call does nothing."""
         if self._poll is None:
             return
         attributes = self._reactor.__dict__
@@ -364,63 +365,65 @@ def read_directly(
     """Let an epoll reactor call readable TCP connections without a logging context for each event.
 
     The context and the checks around it cost a third of the way of a small request. Errors are
-    logged and close the connection as before, and all other events go the usual way. Changes
-    nothing in other reactors. The result undoes it, and calls functions at the end of a turn.
+    logged and close the connection as before, and all other events go the usual way. Other reactors
+    are not changed. The result undoes the change, and calls functions at the end of a turn.
 
-    Heavy connections (`Reader`) come after the others, those first that were read least recently.
-    Light requests so have a commit of their own if none is in flight. A turn reads heavy
-    connections for `READ_SECONDS`, or one of them when light requests arrive or were just read. It
-    reads them for as long as it read light ones in any case, so many light ones leave them a half,
-    and for `LISTED_SECONDS` for each of them. ``before_heavy`` is called before the reads of heavy
-    connections in a turn that reads one only. ``processor_seconds`` returns the processor time of
-    this thread.
+    A turn reads light connections first, then heavy ones (`ReadHistory`), those first that were
+    read least recently. So light requests have a commit of their own if none is in flight. The turn
+    reads heavy connections for `READ_SECONDS`, or one of them when light requests arrive or were
+    just read (`SHORT_TURNS`). In any case it reads them for as long as it read light ones, so many
+    light ones leave them half of the time, and for `LISTED_SECONDS` for each of them.
 
-    When a turn has read light connections for `READ_SECONDS`, it counts those as heavy that may
-    have a long read: by their mean, or with more than `SMALL_BYTES` to read.
+    When a turn has read light connections for `READ_SECONDS`, it leaves those for later, as heavy
+    ones, that may have a long read: by their mean, or with more than `SMALL_BYTES` to read.
 
-    Connections that are only writable come last, for `WRITE_SECONDS` in a turn, and those first
-    that wrote least recently: the kernel names the others again in the next turn. A turn ends its
-    writes when a light request arrives or work in a thread ends, most of all a commit. In any case
-    it writes for as long as it read light connections, and for `LISTED_SECONDS` for each one.
+    Connections that are only writable come last, for `WRITE_SECONDS` in a turn, those first that
+    were written to least recently: the kernel names the others again in the next turn. A turn ends
+    its writes before that time when a light request arrives or work in a thread ends, most of all a
+    commit, but not before it wrote for as long as it read light connections, and for
+    `LISTED_SECONDS` for each one.
+
+    :param before_heavy: called before the reads of heavy connections in a turn that reads one only.
+    :param processor_seconds: returns the processor time of this thread.
     """
-    kind = type(reactor)
+    reads = DirectReads(reactor)
     if (
         epollreactor is None
         or not isinstance(reactor, epollreactor.EPollReactor)
-        or kind.doIteration is not epollreactor.EPollReactor.doPoll
+        or type(reactor).doIteration is not epollreactor.EPollReactor.doPoll
         or not all(hasattr(reactor, name) for name in _REACTOR_PARTS)
     ):
-        return DirectReads(reactor)
-    reads = DirectReads(reactor)
+        return reads
     turn_ends = reads.turn_ends
     wait = reactor._poller.poll
     selectables = reactor._selectables
     readable, writable = select.EPOLLIN, select.EPOLLOUT
-    readers: dict[int, Reader] = {}
+    histories: dict[int, ReadHistory] = {}
     """By descriptor."""
     short_turns = 0
     """Further turns with one read of a heavy connection only."""
-    turns: dict[int, int] = {}
+    write_turns: dict[int, int] = {}
     """Descriptor -> the turn of its last write."""
     turn = 0
+    """Number of this turn."""
     known_seconds = known_processor_seconds = 0.0
-    """A moment of this turn and its processor time, which costs a call of the kernel."""
+    """A moment of this turn, and the processor time then. Only the kernel knows the latter."""
 
     def read(selectable: tcp.Server) -> None:
         lost: BaseException | None
         try:
             lost = selectable.doRead()
-        except BaseException:
-            lost = sys.exc_info()[1]
+        except BaseException as error:
+            lost = error
             log.err(system=selectable.logPrefix())
         if lost:
             reactor._disconnectSelectable(selectable, lost, True)
 
     def cost_seconds(began_seconds: float, now_seconds: float) -> float:
-        """Return the processor time of the read between these times, or a bit less.
+        """Return a lower bound of the processor time of the read between these times.
 
-        What came between the known moment and the read may have had a processor all the time. The
-        reactor's clock may step back.
+        It is exact if the thread had a processor all the time from the known moment to the read.
+        The reactor's clock may step back.
         """
         nonlocal known_seconds, known_processor_seconds
         if now_seconds - began_seconds <= HEAVY_SECONDS:
@@ -432,22 +435,23 @@ def read_directly(
 
     def read_heavy(descriptors: list[int], light_seconds: float) -> None:
         nonlocal short_turns, known_seconds, known_processor_seconds
+        length_seconds = READ_SECONDS
         if short_turns:
+            length_seconds = 0.0
+            short_turns -= 1
             before_heavy()
-        descriptors.sort(key=lambda one: readers[one].turn)
+        descriptors.sort(key=lambda one: histories[one].turn)
         began_seconds = known_seconds = reactor.seconds()
         known_processor_seconds = processor_seconds()
-        least_seconds = max(light_seconds, len(descriptors) * LISTED_SECONDS)
-        share_ends_seconds = began_seconds + least_seconds
-        end_seconds = began_seconds + (0 if short_turns else READ_SECONDS)
-        short_turns = max(0, short_turns - 1)
+        share_ends_seconds = began_seconds + max(light_seconds, len(descriptors) * LISTED_SECONDS)
+        end_seconds = began_seconds + length_seconds
         for descriptor in descriptors:
             selectable = selectables.get(descriptor)
             if type(selectable) is not tcp.Server:
                 continue
             read(selectable)
             now_seconds = reactor.seconds()
-            readers[descriptor].note(cost_seconds(began_seconds, now_seconds), turn)
+            histories[descriptor].note(cost_seconds(began_seconds, now_seconds), turn)
             began_seconds = now_seconds
             if now_seconds <= share_ends_seconds:
                 continue
@@ -458,8 +462,10 @@ def read_directly(
         for descriptor, event in wait(0, len(selectables)):
             selectable = selectables.get(descriptor)
             if event == readable and type(selectable) is tcp.Server:
-                reader = readers.get(descriptor)
-                if reader is None or not reader.is_heavy or reader.selectable() is not selectable:
+                history = histories.get(descriptor)
+                if history is None or not history.is_heavy:
+                    return True
+                if history.selectable() is not selectable:
                     return True
         return False
 
@@ -470,17 +476,16 @@ def read_directly(
             log.callWithLogger(selectable, reactor._doReadOrWrite, selectable, descriptor, event)
 
     def write_some(descriptors: list[int], light_seconds: float) -> None:
-        if len(descriptors) > 1:
-            descriptors.sort(key=lambda one: turns.get(one, 0))
+        descriptors.sort(key=lambda one: write_turns.get(one, 0))
         began_seconds = reactor.seconds()
         end_seconds = began_seconds + WRITE_SECONDS
         listed_seconds = len(descriptors) * LISTED_SECONDS
         look_seconds = began_seconds + max(light_seconds, listed_seconds)
         for descriptor in descriptors:
             selectable = selectables.get(descriptor)
-            if type(selectable) not in (tcp.Server, unix.Server):
+            if type(selectable) not in _SERVERS:
                 continue
-            turns[descriptor] = turn
+            write_turns[descriptor] = turn
             write(selectable, descriptor, writable)
             now_seconds = reactor.seconds()
             if now_seconds > end_seconds:
@@ -506,20 +511,20 @@ def read_directly(
         for descriptor, event in events:
             selectable = selectables.get(descriptor)
             if event == readable and type(selectable) is tcp.Server:
-                reader = readers.get(descriptor)
-                if reader is None or reader.selectable() is not selectable:
-                    reader = readers[descriptor] = Reader(selectable)
+                history = histories.get(descriptor)
+                if history is None or history.selectable() is not selectable:
+                    history = histories[descriptor] = ReadHistory(selectable)
                 if (
                     began_seconds > full_seconds
-                    and not reader.is_heavy
+                    and not history.is_heavy
                     and (
-                        reader.mean_seconds > NEARLY_HEAVY_SECONDS
-                        or unread_bytes(descriptor) > SMALL_BYTES
+                        history.mean_seconds > NEARLY_HEAVY_SECONDS
+                        or readable_bytes(descriptor) > SMALL_BYTES
                     )
                 ):
-                    reader.is_heavy = True
-                    reader.turn = turn
-                if reader.is_heavy:
+                    history.is_heavy = True
+                    history.turn = turn
+                if history.is_heavy:
                     heavy_readers.append(descriptor)
                     is_late = True
                     continue
@@ -529,19 +534,19 @@ def read_directly(
                 read(selectable)
                 now_seconds = reactor.seconds()
                 took_seconds = now_seconds - began_seconds
-                if 0.0 <= took_seconds <= HEAVY_SECONDS:  # as `Reader.note` does: the usual case
-                    reader.mean_seconds += (took_seconds - reader.mean_seconds) * NEW_SHARE
+                if 0.0 <= took_seconds <= HEAVY_SECONDS:  # usual: as `ReadHistory.note`
+                    history.mean_seconds += (took_seconds - history.mean_seconds) * NEWEST_WEIGHT
                 else:
-                    reader.note(cost_seconds(began_seconds, now_seconds), turn)
-                if not reader.is_heavy:
+                    history.note(cost_seconds(began_seconds, now_seconds), turn)
+                if not history.is_heavy:
                     short_turns = SHORT_TURNS
                     light_seconds += took_seconds
                 began_seconds = now_seconds
-            elif event == writable and type(selectable) in (tcp.Server, unix.Server):
+            elif event == writable and type(selectable) in _SERVERS:
                 writers.append(descriptor)
                 is_late = True
             elif selectable is not None:
-                if event & writable and type(selectable) in (tcp.Server, unix.Server):
+                if event & writable and type(selectable) in _SERVERS:
                     write(selectable, descriptor, event)
                 else:
                     log.callWithLogger(
