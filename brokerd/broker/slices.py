@@ -182,7 +182,7 @@ class SliceQueue:
         self._charged_seconds = 0.0
         if not (self._waiting_works or self._waiting_runs):
             return
-        if not self._new and self._is_pause():
+        if not self._has_new() and self._is_pause():
             self._schedule(PAUSE_CHECK_SECONDS)
             return
         if self.gives_way():
@@ -198,7 +198,7 @@ class SliceQueue:
                 self._run_slices(end_seconds, is_pause)
         finally:
             if self._waiting_works or self._waiting_runs:
-                self._schedule(PAUSE_CHECK_SECONDS if is_pause and not self._new else 0)
+                self._schedule(PAUSE_CHECK_SECONDS if is_pause and not self._has_new() else 0)
 
     def _run_requests(self, end_seconds: float) -> None:
         """Begin runs of requests until the time is used, at most as many as wait now."""
@@ -219,8 +219,10 @@ class SliceQueue:
         left = self._waiting_works
         self._in_slice = True
         try:
-            while left and (self._new or not is_pause) and self._run_one(is_pause) < end_seconds:
+            while left and (not is_pause or self._has_new()):
                 left -= 1
+                if self._run_one(is_pause) >= end_seconds:
+                    break
         finally:
             self._in_slice = False
 
@@ -234,6 +236,13 @@ class SliceQueue:
             short_pause_ends_seconds = now_seconds + PAUSE_FACTOR * PAUSE_AFTER_SECONDS
             self._pause_ends_seconds = min(self._pause_ends_seconds, short_pause_ends_seconds)
         return bool(awaited) and now_seconds < self._pause_ends_seconds
+
+    def _has_new(self) -> bool:
+        """Return whether an owner that came with credit waits. One that was charged is old."""
+        new = self._new
+        while new and new[0].credit_seconds <= 0:
+            self._old.append(new.popleft())
+        return bool(new)
 
     def _run_one(self, is_pause: bool) -> float:
         """Run the next slice, charge its owner, and return the time."""
@@ -271,11 +280,9 @@ class SliceQueue:
         After `NEW_SECONDS` of them it is that of the old ones, but not in a pause. Old owners get
         more credit when it is their turn in the round.
         """
-        new, old = self._new, self._old
-        while new and new[0].credit_seconds <= 0:
-            old.append(new.popleft())  # it was charged meanwhile
-        if new and (is_pause or not old or self._new_seconds < NEW_SECONDS):
-            return new
+        old = self._old
+        if self._has_new() and (is_pause or not old or self._new_seconds < NEW_SECONDS):
+            return self._new
         while old[0].credit_seconds <= 0:
             old[0].credit_seconds += SLICE_SECONDS
             if old[0].credit_seconds <= 0:

@@ -227,6 +227,22 @@ def test_heavy_work_rests_after_a_long_step_while_light_requests_wait_for_a_comm
     assert desk.turn() == ["heavy"]
 
 
+def test_an_owner_that_is_charged_while_it_waits_pauses_like_the_others() -> None:
+    """For a run of another connection of its account, say."""
+    desk = resting(lambda: 1)
+    desk.work("long", SliceOwner(), cost=2 * PAUSE_AFTER_SECONDS)
+    heavy = SliceOwner()
+    heavy.credit_seconds = -SLICE_SECONDS
+    desk.work("heavy", heavy)
+    assert desk.turn() == ["long"]
+    account = SliceOwner()
+    desk.work("light", account)
+    desk.slices.charge(account, 2 * SLICE_SECONDS)
+    assert desk.turn() == []
+    desk.clock.now += PAUSE_SECONDS_MAX
+    assert sorted(desk.finish()) == ["heavy", "light"]
+
+
 def test_no_pause_is_longer_than_a_quarter_of_a_second() -> None:
     """Heavy work goes on beside a commit that takes seconds."""
     desk = resting(lambda: 1)
