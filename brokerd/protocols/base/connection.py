@@ -67,17 +67,17 @@ CLOSING_US = 60_000_000
 
 LONG_RUNS_MAX = 3
 """Long runs in a row after which a connection with further requests waits in the queue of long
-work. Before, it goes on beside that queue, a round of which takes seconds with hundreds of
-connections. On a busy machine any run may be long, because the process waits for a processor."""
+work, a round of which takes seconds with hundreds of connections. After fewer it goes on beside
+that queue: on a busy machine any run may be long, because the process waits for a processor."""
 
 PASS_SECONDS = SLICE_SECONDS
 """Time that one connection may spend on its requests in one pass of `Connection._serve`."""
 
 FULL_PASS_SECONDS = PASS_SECONDS / 10
-"""The same in a turn whose time of long runs is used up, by hundreds of connections, say."""
+"""The same in a full turn (`SliceQueue.is_full`)."""
 
 QUOTA_SECONDS_MAX = 1.0
-"""A request that waits for its quotas looks at them again after this time at the latest."""
+"""Longest time after which a request that waits for its quotas looks at them again."""
 
 
 class Hold:
@@ -93,11 +93,12 @@ class Hold:
     CONGESTED: Final = 4
     """The next request waits for room in the log."""
     CLOSING: Final = 8
+    """The connection closes; no further request is handled."""
     IN_PROGRESS: Final = 16
     """A request is in progress, such as a read of records. Later requests wait for its answer."""
     OVERTIME: Final = 32
-    """`PASS_SECONDS` are used up, or the time of all connections in this reactor turn
-    (`SliceQueue.is_full`). A later turn goes on."""
+    """The time of the pass is used up, or the turn is full (`SliceQueue.is_full`). A later turn
+    goes on."""
     MEMORY: Final = 64
     """The connections together hold too much memory."""
     QUOTA: Final = 128
@@ -208,7 +209,9 @@ class Connection(Protocol):
         self._queue: deque[QueuedAnswers] = deque()
         self._postponed: dict[QueuedAnswers, Callable[[], object]] = {}
         self._taken_bytes = 0
+        """Bytes received since answers were queued last."""
         self._answered_bytes = 0
+        """Bytes of ``answers`` that `answer` counted."""
         self._undelayed_parts = 0
         """Number of ``answers`` that depend on no pending commit."""
         self._extra_parts = 0
@@ -220,9 +223,9 @@ class Connection(Protocol):
         self._serve_again = False
         self.pass_began_seconds = 0.0
         """When the last pass began."""
-        self._pass_ends = 0.0
+        self._pass_ends_seconds = 0.0
         self._long_runs = LONG_RUNS_MAX
-        """Long runs of requests in a row. A new connection begins as after `LONG_RUNS_MAX`."""
+        """Long runs of requests in a row. A new connection begins as if it had so many."""
         self._made_us = 0
         self._slice_owner: SliceOwner | None = None
         self._slice_owner_name = ""
@@ -387,9 +390,10 @@ class Connection(Protocol):
         return False
 
     def logged_in(self, access: Access) -> None:
-        """Take the access of a login. A quota that is set later does not close the connection.
+        """Take the access of a login.
 
-        One that is set already does in the next reactor turn, if it has no place left.
+        A quota of connections that has no place left closes the connection in the next reactor
+        turn. A quota that is set later does not.
         """
         self.access = access
         if not self.quotas:
@@ -398,7 +402,7 @@ class Connection(Protocol):
             self.factory.clock.callLater(0, self.close_on_fault, self._take_place)
 
     def _take_place(self) -> None:
-        """Join the meters of this client now; requests that no quota limits do not."""
+        """Join the meters of this client now: its requests may be such as no quota limits."""
         if not self.gone:
             self._current_meters()
 
@@ -500,7 +504,7 @@ class Connection(Protocol):
         return f"{self.factory.name} {peer_text(self.transport)}"
 
     def _retry_further_answers(self) -> None:
-        """Go on in a later turn if the earlier answers, for which it waits, have left at once."""
+        """Go on in a later turn if all it waited for was that its earlier answers leave."""
         memory = self.factory.memory
         if memory.awaited(self) == FURTHER_ANSWERS and self.lacking_memory() is None:
             memory.wait(self, ANSWERS)
@@ -530,10 +534,9 @@ class Connection(Protocol):
     def overtime(self) -> bool:
         """Return True if `handle_requests` must stop, because the time of this pass is used up.
 
-        Other connections get their share, and it is called again in a later reactor turn. It must
-        handle a request before it asks.
+        A later reactor turn calls `handle_requests` again. It must handle a request before it asks.
         """
-        if self.factory.clock.seconds() < self._pass_ends:
+        if self.factory.clock.seconds() < self._pass_ends_seconds:
             return False
         if self._long_runs + 1 < LONG_RUNS_MAX:
             self.hold(Hold.OVERTIME)
@@ -605,7 +608,7 @@ class Connection(Protocol):
         self._serving = True
         began_seconds = self.pass_began_seconds = factory.clock.seconds()
         length_seconds = FULL_PASS_SECONDS if factory.slices.is_full else PASS_SECONDS
-        self._pass_ends = began_seconds + length_seconds
+        self._pass_ends_seconds = began_seconds + length_seconds
         try:
             while True:
                 self._serve_again = False
