@@ -1,4 +1,4 @@
-"""Sending at once, on real sockets in pairs; a stand-in for the reactor keeps the steps in hand."""
+"""Sends on real sockets with a stand-in for the reactor; turns of an epoll reactor that reads."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import socket
 from collections.abc import Callable, Iterator
 from functools import partial
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 from twisted.internet import tcp, unix
@@ -34,7 +34,6 @@ from brokerd.protocols.base.transport import (
     SEND_BYTES,
     SHORT_TURNS,
     SMALL_BYTES,
-    DirectReads,
     acknowledge,
     lose_sending,
     prepare,
@@ -463,27 +462,40 @@ def test_other_transports_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> Non
 class Echo(Protocol):
     """Answers what it reads; fails for a question mark."""
 
+    transport: Any
+
     def __init__(self) -> None:
         self.lost: list[type[BaseException]] = []
 
     def dataReceived(self, data: bytes) -> None:
         if data == b"?":
             raise ValueError("a fault of the protocol")
-        assert self.transport is not None
         self.transport.write(data)
 
     def connectionLost(self, reason: Any = None) -> None:
         self.lost.append(reason.type)
 
 
+class Accepted(NamedTuple):
+    """An accepted connection, and its client's socket."""
+
+    peer: socket.socket
+    protocol: Echo
+
+
 class Loop:
-    """An epoll reactor that the test turns, and an accepted connection."""
+    """An epoll reactor that the test turns, and its first connection."""
 
     def __init__(self, reactor: Any = None) -> None:
         self.reactor = reactor or EPollReactor()
         self.waited_seconds = 0.0
         """Time in which another process had the processor."""
-        self.reads = read_directly(self.reactor, processor_seconds=self.processor_seconds)
+        self.before_heavy: Callable[[], object] = lambda: None
+        self.reads = read_directly(
+            self.reactor,
+            lambda: self.before_heavy(),
+            lambda: self.reactor.seconds() - self.waited_seconds,
+        )
         self.usual = 0
         usual = self.reactor._doReadOrWrite
 
@@ -493,22 +505,20 @@ class Loop:
 
         self.reactor._doReadOrWrite = counted
         self._peers: list[socket.socket] = []
-        self.connect()
+        self.peer, self.protocol = self.connect()
 
-    def processor_seconds(self) -> float:
-        return float(self.reactor.seconds()) - self.waited_seconds
-
-    def connect(self, accepted: Callable[[], object] = lambda: None) -> None:
-        """Make the connection, or one more in its place. Call ``accepted`` before it is adopted."""
-        self.protocol = Echo()
+    def connect(self, accepted: Callable[[], object] = lambda: None) -> Accepted:
+        """Make a connection. Call ``accepted`` before the reactor adopts it."""
+        protocol = Echo()
         factory = Factory()
-        factory.buildProtocol = lambda _: self.protocol  # type: ignore[assignment]
+        factory.buildProtocol = lambda _: protocol  # type: ignore[assignment]
         with socket.create_server(("127.0.0.1", 0)) as listening:
-            self.peer = socket.create_connection(listening.getsockname(), 10)
-            self._peers.append(self.peer)
+            peer = socket.create_connection(listening.getsockname(), 10)
+            self._peers.append(peer)
             with listening.accept()[0] as mine:
                 accepted()
                 self.reactor.adoptStreamConnection(mine.fileno(), socket.AF_INET, factory)
+        return Accepted(peer, protocol)
 
     def turn(self) -> None:
         """Wait for an event, and let the reactor handle it."""
@@ -534,10 +544,8 @@ class Crowd:
 
     def __init__(self, loop: Loop, cost: float = 2 * HEAVY_SECONDS, size: int = 3) -> None:
         self._loop = loop
-        self._others = [Loop(loop.reactor) for _ in range(size - 1)]
         self.now = 0.0
         loop.reactor.seconds = lambda: self.now
-        self._peers = [one.peer for one in (loop, *self._others)]
         self.cost = dict.fromkeys(range(size), cost)
         """The time of a request in seconds, by connection."""
         self.waits = dict.fromkeys(range(size), 0.0)
@@ -546,32 +554,28 @@ class Crowd:
         """What the last turn handled: numbers of connections, `END` for each end, and `ANSWERS`."""
         self.meanwhile: Callable[[], None] = lambda: None
         """Called within the next request."""
-        for number, one in enumerate((loop, *self._others)):
-            self.join(number, one)
+        self._peers: dict[int, socket.socket] = {}
+        self.join(0, Accepted(loop.peer, loop.protocol))
+        for number in range(1, size):
+            self.join(number, loop.connect())
 
-    def join(self, number: int, one: Loop) -> None:
-        """Take the requests of the present connection of ``one`` as those of this number."""
+    def join(self, number: int, one: Accepted) -> None:
+        """Take a connection as that of this number."""
+        self._peers[number] = one.peer
         one.protocol.dataReceived = partial(self._received, number)  # type: ignore[method-assign]
 
     def _received(self, number: int, data: bytes) -> None:
         self.now += self.cost[number]
-        self._others[-1].waited_seconds += self.waits[number]
-        if not self.reads.turn_ends:
-            self.reads.call_at_turn_end(lambda: self.order.append(END))
+        self._loop.waited_seconds += self.waits[number]
+        if not self._loop.reads.turn_ends:
+            self._loop.reads.call_at_turn_end(lambda: self.order.append(END))
         self.order.append(number)
         meanwhile, self.meanwhile = self.meanwhile, lambda: None
         meanwhile()
 
-    @property
-    def reads(self) -> DirectReads:
-        """The last one serves all connections of the reactor."""
-        return self._others[-1].reads
-
     def answer_light_first(self) -> None:
         """From now on, note when the reactor lets light requests have their answers."""
-        note = partial(self.order.append, ANSWERS)
-        last = self._others[-1]
-        last.reads = read_directly(self._loop.reactor, note, last.processor_seconds)
+        self._loop.before_heavy = partial(self.order.append, ANSWERS)
 
     def send(self, *numbers: int, size: int = 1) -> None:
         """Send so many bytes, as one request, on each of these connections."""
@@ -595,14 +599,13 @@ class Writers:
         self.reactor = loop.reactor
         self.crowd_send = partial(self.crowd.send, 0)
         self._loop = loop
-        self.others = [Loop(loop.reactor) for _ in range(3)]
+        self.others = [loop.connect() for _ in range(3)]
         self._sends = 0
         self.meanwhile: Callable[[], object] = lambda: None
         """Called within the next send."""
         monkeypatch.setattr(transport, "send_waiting", self._send)
         for one in self.others:
             one.peer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 8 << 20)
-            assert one.protocol.transport is not None
             one.protocol.transport.write(bytes(50 << 20))
 
     def _send(self, one: Any) -> bool:
@@ -620,11 +623,8 @@ class Writers:
 
 
 @pytest.fixture
-def writers(loop: Loop, monkeypatch: pytest.MonkeyPatch) -> Iterator[Writers]:
-    writers = Writers(loop, monkeypatch)
-    yield writers
-    for one in writers.others:
-        one.peer.close()
+def writers(loop: Loop, monkeypatch: pytest.MonkeyPatch) -> Writers:
+    return Writers(loop, monkeypatch)
 
 
 @pytest.fixture
@@ -644,8 +644,7 @@ class TestReadDirectly:
         assert loop.usual == 1 and loop.peer.recv(100) == b"hello"
 
     def test_a_writable_connection_does_not_join_all_that_waits(self, loop: Loop) -> None:
-        assert loop.protocol.transport is not None
-        transport: Any = loop.protocol.transport
+        transport = loop.protocol.transport
         for _ in range(20):
             transport.write(bytes(1 << 20))
         loop.turn()
@@ -655,8 +654,8 @@ class TestReadDirectly:
 
     def test_many_writable_connections_take_turns(self, loop: Loop) -> None:
         """Each look at the clock costs a second, so a turn has time for one write."""
-        more = [Loop(loop.reactor) for _ in range(2)]
-        transports = [one.protocol.transport for one in (loop, *more)]
+        more = [loop.connect() for _ in range(2)]
+        transports = [loop.protocol.transport, *[one.protocol.transport for one in more]]
         for one_transport in transports:
             one_transport.write(bytes(8 << 20))
         seconds = iter(range(1000))
@@ -668,8 +667,6 @@ class TestReadDirectly:
             after = [unsent_bytes(one) for one in transports]
             served += [n for n in range(3) if after[n] < before[n]]
         assert sorted(served[:3]) == sorted(served[3:]) == [0, 1, 2]
-        for one in more:
-            one.peer.close()
 
     def test_a_light_request_that_arrives_ends_the_turn_of_writes(self, writers: Writers) -> None:
         assert writers.turn() == 3
@@ -744,7 +741,7 @@ class TestReadDirectly:
         crowd.cost.update({2: 0.0})
         crowd.send(0, 1, 2)
         crowd.turn()
-        reads = crowd.reads
+        reads = loop.reads
         assert not reads.light_arrives()
         crowd.send(0, 1)
         assert not reads.light_arrives()
@@ -874,9 +871,7 @@ class TestReadDirectly:
             served = [one for one in crowd.order if one != END]
             assert served[0] == 0 and len(served) == 1 + count
 
-    def test_the_time_to_pass_over_heavy_connections_makes_no_other_one_heavy(
-        self, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_the_time_to_pass_over_heavy_connections_makes_no_other_one_heavy(self) -> None:
         reactor = EPollReactor()
         found = reactor._selectables
 
@@ -886,7 +881,8 @@ class TestReadDirectly:
                 return super().get(*arguments)
 
         reactor._selectables = Slow(found)
-        crowd = Crowd(Loop(reactor), size=5)
+        loop = Loop(reactor)
+        crowd = Crowd(loop, size=5)
         crowd.cost.update({4: 0.0})
         crowd.send(0, 1, 2, 3)
         crowd.turn()
@@ -894,6 +890,7 @@ class TestReadDirectly:
             crowd.send(0, 1, 2, 3, 4)
             crowd.turn()
             assert crowd.order[0] == 4
+        loop.close()
 
     def test_a_connection_is_light_again_after_a_short_request(self, loop: Loop) -> None:
         crowd = Crowd(loop)
@@ -983,13 +980,12 @@ class TestReadDirectly:
             heavy.abortConnection()
             loop.reactor.runUntilCurrent()
 
-        loop.connect(accepted=free)
+        new = loop.connect(accepted=free)
         for filler in fillers:
             os.close(filler)
-        assert loop.protocol.transport.fileno() == descriptor
-        crowd.join(0, loop)
-        loop.peer.sendall(b"x")
-        crowd.send(1)
+        assert new.protocol.transport.fileno() == descriptor
+        crowd.join(0, new)
+        crowd.send(0, 1)
         crowd.turn()
         assert crowd.order == [0, END, 1, END]
 
