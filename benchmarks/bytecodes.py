@@ -163,8 +163,9 @@ class _Host:
     def call_at_turn_end(self, function: Callable[[], None]) -> None:
         self.reads.call_at_turn_end(function)
 
-    def begin_serving(self, before_heavy: Callable[[], None]) -> None:
+    def begin_serving(self, before_heavy: Callable[[], None]) -> Callable[[], bool]:
         self.reads = read_directly(self.reactor, before_heavy)
+        return self.reads.light_arrives
 
     def records_kept(self, count: int) -> None: ...
 
