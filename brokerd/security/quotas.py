@@ -12,15 +12,19 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
-from ipaddress import IPv6Address, ip_address, ip_network
+from ipaddress import IPv4Network, IPv6Address, ip_address, ip_network
 from typing import Final
 
 from brokerd.errors import InvalidName, InvalidRequest
-from brokerd.values import MAX_NAME_BYTES
+from brokerd.security.accounts import check_account_name
 
 DEFAULT, LISTENER, ADDRESS, ACCOUNT = "default", "listener", "address", "account"
 KINDS: Final = (DEFAULT, LISTENER, ADDRESS, ACCOUNT)
 DEFAULT_NAME: Final = "*"
+UNIX: Final = "unix"
+"""The address of all clients of Unix sockets."""
+MAPPED_BITS: Final = 96
+"""Bits before an IPv4 address that is mapped into IPv6: ``::ffff:0:0/96``."""
 RATE_MAX: Final = 1 << 50
 """Largest limit."""
 BURST_SECONDS: Final = 1.0
@@ -44,7 +48,7 @@ class Quota:
 
     kind: str
     name: str
-    """The account; the address or network; the wire format; ``*`` for the default."""
+    """The account; the address or network, or ``unix``; the wire format; ``*`` for the default."""
     requests: int = 0
     """Produces and reads a second."""
     bytes_in: int = 0
@@ -71,23 +75,9 @@ class Quota:
 def check_quota(quota: Quota, listeners: Iterable[str]) -> Quota:
     """Return the quota with its address in the usual form.
 
-    Raises `InvalidName` for the name and `InvalidRequest` for a limit.
+    Raises as `check_key`, and `InvalidRequest` for a limit.
     """
-    kind, name = quota.kind, quota.name
-    if kind not in KINDS:
-        raise InvalidName(f"a quota is of one of {', '.join(KINDS)}, not {kind[:32]!r}")
-    if kind == DEFAULT and name != DEFAULT_NAME:
-        raise InvalidName(f"the default quota has the name {DEFAULT_NAME!r}, not {name[:32]!r}")
-    if kind == LISTENER and name not in listeners:
-        raise InvalidName(f"there is no wire format {name[:32]!r}: {', '.join(listeners)}")
-    if kind == ACCOUNT and not 0 < len(name.encode("utf-8", "replace")) <= MAX_NAME_BYTES:
-        raise InvalidName(f"the name of an account has 1 to {MAX_NAME_BYTES} bytes")
-    if kind == ADDRESS and name != "unix":
-        try:
-            network = ip_network(name)
-        except ValueError as error:
-            raise InvalidName(f"not an address or a network: {error}") from None
-        name = str(network.network_address) if network.num_addresses == 1 else str(network)
+    kind, name = check_key(quota.kind, quota.name, listeners)
     limits = quota.limits()
     for what, limit in limits.items():
         if not 0 <= limit <= RATE_MAX:
@@ -95,6 +85,38 @@ def check_quota(quota: Quota, listeners: Iterable[str]) -> Quota:
     if not any(limits.values()):
         raise InvalidRequest("a quota needs a limit above 0; delete it if there should be none")
     return Quota(kind, name, **limits)
+
+
+def check_key(kind: str, name: str, listeners: Iterable[str]) -> tuple[str, str]:
+    """Return the key of a quota, with an address in the usual form. Raises `InvalidName`."""
+    if kind not in KINDS:
+        raise InvalidName(f"a quota is of one of {', '.join(KINDS)}, not {kind[:32]!r}")
+    if kind == DEFAULT and name != DEFAULT_NAME:
+        raise InvalidName(f"the default quota has the name {DEFAULT_NAME!r}, not {name[:32]!r}")
+    if kind == LISTENER and name not in listeners:
+        raise InvalidName(f"there is no wire format {name[:32]!r}: {', '.join(listeners)}")
+    if kind == ACCOUNT:
+        check_account_name(name)
+    if kind == ADDRESS and name != UNIX:
+        name = _usual_address(name)
+    return kind, name
+
+
+def _usual_address(text: str) -> str:
+    """Return an address or a network in the form in which the broker sees its clients.
+
+    That form has no zone, and a mapped address is one of IPv4. Raises `InvalidName`.
+    """
+    if "%" in text:
+        raise InvalidName(f"leave out the zone, from % on, in {text[:80]!r}: the broker sees none")
+    try:
+        network = ip_network(text)
+    except ValueError as error:
+        raise InvalidName(f"not an address or a network: {error}") from None
+    first = network.network_address
+    if isinstance(first, IPv6Address) and first.ipv4_mapped and network.prefixlen >= MAPPED_BITS:
+        network = IPv4Network((first.ipv4_mapped, network.prefixlen - MAPPED_BITS))
+    return str(network.network_address) if network.num_addresses == 1 else str(network)
 
 
 class Meter:
@@ -207,7 +229,7 @@ def address_quota(quotas: Iterable[Quota], address: str) -> Quota | None:
         at = at.ipv4_mapped
     found: tuple[int, Quota] | None = None
     for quota in quotas:
-        if quota.name == "unix":
+        if quota.name == UNIX:
             continue
         network = _network(quota.name)
         if at in network and (found is None or network.prefixlen > found[0]):

@@ -69,8 +69,13 @@ def test_a_changed_quota_forgets_debts_and_keeps_counts() -> None:
         (Quota("listener", "kafka", 1), InvalidName),
         (Quota("account", "", 1), InvalidName),
         (Quota("account", "x" * 256, 1), InvalidName),
+        (Quota("account", "a\nb", 1), InvalidName),
+        (Quota("account", "a\x9b", 1), InvalidName),
+        (Quota("account", "a\udcff", 1), InvalidName),
         (Quota("address", "10.0.0.1/8", 1), InvalidName),
         (Quota("address", "host", 1), InvalidName),
+        (Quota("address", "fe80::1%eth0", 1), InvalidName),
+        (Quota("address", "fe80::%eth0/64", 1), InvalidName),
         (Quota("topic", "x", 1), InvalidName),
         (Quota("account", "a"), InvalidRequest),
         (Quota("account", "a", -1), InvalidRequest),
@@ -86,6 +91,26 @@ def test_addresses_have_one_form() -> None:
     assert check_quota(Quota("address", "2001:DB8::1", 1), FORMATS).name == "2001:db8::1"
     assert check_quota(Quota("address", "10.1.2.3/32", 1), FORMATS).name == "10.1.2.3"
     assert check_quota(Quota("address", "10.0.0.0/8", 1), FORMATS).name == "10.0.0.0/8"
+    assert check_quota(Quota("address", "unix", 1), FORMATS).name == "unix"
+
+
+@pytest.mark.parametrize(
+    ("given", "usual", "client"),
+    [
+        ("::ffff:a00:1", "10.0.0.1", "10.0.0.1"),
+        ("::ffff:10.0.0.1", "10.0.0.1", "::ffff:10.0.0.1"),
+        ("::ffff:10.0.0.0/104", "10.0.0.0/8", "10.9.9.9"),
+        ("::ffff:0:0/96", "0.0.0.0/0", "10.9.9.9"),
+        ("fe80::/64", "fe80::/64", "fe80::1"),
+        ("2001:DB8:0::1/128", "2001:db8::1", "2001:db8::1"),
+    ],
+)
+def test_an_address_has_the_form_in_which_the_broker_sees_its_client(
+    given: str, usual: str, client: str
+) -> None:
+    quota = check_quota(Quota("address", given, 1), FORMATS)
+    assert quota.name == usual
+    assert address_quota([quota], client) is quota
 
 
 def test_networks_of_quotas_are_parsed_once() -> None:

@@ -25,13 +25,13 @@ def list_quotas(call: Call) -> QuotaList:
 
 
 def describe_quota(call: Call) -> QuotaShape:
-    """Return a quota with its use. Raises `NotFound`."""
+    """Return a quota with its use. Raises `NotFound` or `InvalidName`."""
     return _shape(call, _existing(call))
 
 
 def _existing(call: Call) -> Quota:
     kind, name = call.path["kind"], call.path["name"]
-    quota = call.broker.quotas.table.get((kind, name))
+    quota = call.broker.quotas.find(kind, name)
     if quota is None:
         raise NotFound(f"there is no quota of {kind} {name!r}")
     return quota
@@ -57,10 +57,14 @@ async def change_quota(call: Call) -> QuotaShape:
 
 
 async def delete_quota(call: Call) -> Deleted:
-    """Delete a quota, if it exists."""
-    kind, name = call.path["kind"], call.path["name"]
-    await call.when_admitted(partial(call.broker.quotas.delete, call.access, kind, name))
-    return Deleted(name)
+    """Delete a quota. Raises `NotFound`, and as `Quotas.delete`."""
+
+    def delete() -> str:
+        quota = _existing(call)
+        call.broker.quotas.delete(call.access, *quota.key)
+        return quota.name
+
+    return Deleted(await call.when_admitted(delete))
 
 
 def _shape(call: Call, quota: Quota) -> QuotaShape:
@@ -93,5 +97,5 @@ ROUTES = [
         QuotaShape,
         body=QuotaChange,
     ),
-    Route("DELETE", QUOTA, ADMIN, "Delete a quota, if there is one", delete_quota, Deleted),
+    Route("DELETE", QUOTA, ADMIN, "Delete a quota", delete_quota, Deleted),
 ]

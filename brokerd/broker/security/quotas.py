@@ -30,6 +30,7 @@ from brokerd.security.quotas import (
     Meter,
     Quota,
     address_quota,
+    check_key,
     check_quota,
 )
 from brokerd.values import Format
@@ -85,10 +86,20 @@ class Quotas:
         self._change(by, EventType.QUOTA_SET, quota, True)
         return quota
 
+    def find(self, kind: str, name: str) -> Quota | None:
+        """Return a quota; its address may have any form. Raises `InvalidName`.
+
+        An earlier version may have stored a name that is not valid now: that name finds its quota.
+        """
+        return self.table.get((kind, name)) or self.table.get(check_key(kind, name, LISTENERS))
+
     def delete(self, by: Access, kind: str, name: str) -> bool:
-        """Delete a quota and return whether it existed. Raises `NoSpace` or `Congested`."""
+        """Delete a quota and return whether it existed.
+
+        Raises `InvalidName`, `NoSpace` or `Congested`.
+        """
         by.require_server(ADMIN)
-        quota = self.table.get((kind, name))
+        quota = self.find(kind, name)
         if quota is None:
             return False
         self._change(by, EventType.QUOTA_DELETED, quota, False)

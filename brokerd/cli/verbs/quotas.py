@@ -70,7 +70,7 @@ def set_command(
     }
     found: Any = server_of(context).put("quotas", kind, _named(kind, name), **body)
     limits = ", ".join(f"{what} {limit}" for what, limit in found["limits"].items() if limit)
-    output.show(context, found, [f"{kind} {found['name']}: {limits}"])
+    output.show(context, found, [f"{kind} {output.plain(found['name'])}: {limits}"])
 
 
 @quota_group.command("delete")
@@ -78,10 +78,9 @@ def set_command(
 @_NAME
 @click.pass_context
 def delete_command(context: click.Context, kind: str, name: str) -> None:
-    """Delete a quota, if there is one."""
-    name = _named(kind, name)
-    found = server_of(context).delete("quotas", kind, name)
-    output.show(context, found, [f"{kind} {name} has no quota"])
+    """Delete a quota."""
+    found = server_of(context).delete("quotas", kind, _named(kind, name))
+    output.show(context, found, [f"deleted the quota of {kind} {output.plain(found['deleted'])}"])
 
 
 def _named(kind: str, name: str) -> str:
