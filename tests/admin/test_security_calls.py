@@ -77,9 +77,20 @@ def test_a_password_is_given_to_an_account(caller: Caller) -> None:
 
 def test_an_account_is_deleted(caller: Caller) -> None:
     made(caller, "ann")
-    assert caller.call("DELETE", "/users/ann") == (200, {"deleted": "ann"})
+    assert caller.call("DELETE", "/users/ann") == (200, {"deleted": "ann", "quota_stays": False})
     assert caller.get("/users/ann")[0] == 404
     assert caller.call("DELETE", "/users/ann")[0] == 404
+
+
+def test_the_quota_of_a_deleted_account_stays_for_a_later_one(caller: Caller) -> None:
+    made(caller, "ann")
+    quota = "/quotas/account/ann"
+    assert caller.call("PUT", quota, {"requests": 5})[1]["unknown_account"] is False
+    assert caller.call("DELETE", "/users/ann")[1] == {"deleted": "ann", "quota_stays": True}
+    assert caller.get("/quotas")[1]["quotas"][0]["unknown_account"] is True
+    made(caller, "ann")
+    assert caller.get(quota)[1]["unknown_account"] is False
+    assert caller.call("PUT", "/quotas/default/*", {"requests": 5})[1]["unknown_account"] is False
 
 
 def test_an_access_list_is_set_as_it_is_given(caller: Caller) -> None:

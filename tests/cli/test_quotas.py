@@ -16,7 +16,7 @@ def test_a_quota_lives_from_set_to_delete(shell: Shell) -> None:
     set_lines = shell.lines("quota", "set", "account", "ann", "--requests", "50", "--bytes-in=2M")
     assert set_lines == ["account ann: requests 50, bytes_in 2097152"]
     assert shell.lines("quota", "list")[1].split() == [
-        *("account", "ann", "50", "2097152", "-", "-", "0", "0")
+        *("account", "ann", "50", "2097152", "-", "-", "0", "0", "no", "account")
     ]
     assert shell.json("quota", "list")["quotas"][0]["limits"]["bytes_in"] == 2 << 20
     assert shell.lines("quota", "delete", "account", "ann") == ["deleted the quota of account ann"]

@@ -39,6 +39,20 @@ def test_an_account_lives_from_create_to_delete(shell: Shell, password_file: str
     assert shell.lines("user", "list") == ["no accounts"]
 
 
+def test_a_deleted_account_leaves_its_quota_with_a_note(shell: Shell) -> None:
+    shell.json("user", "create", "a b", "--no-password")
+    shell.json("quota", "set", "account", "a b", "--requests=1")
+    assert shell.lines("quota", "list")[1].endswith("-")
+    result = shell.run("user", "delete", "a b", "--yes")
+    assert result.stdout == "deleted the account a b\n"
+    assert "quota of 'a b' stays" in result.stderr
+    assert "brokerctl quota delete account 'a b'\n" in result.stderr
+    assert shell.lines("quota", "list")[1].endswith("no account")
+    shell.json("quota", "delete", "account", "a b")
+    shell.json("user", "create", "a b", "--no-password")
+    assert "quota" not in shell.run("user", "delete", "a b", "--yes").stderr
+
+
 def test_a_new_password_may_come_from_stdin_or_the_environment(
     shell: Shell, monkeypatch: pytest.MonkeyPatch
 ) -> None:

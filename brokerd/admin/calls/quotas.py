@@ -73,6 +73,7 @@ def _shape(call: Call, quota: Quota) -> QuotaShape:
         quota.name,
         QuotaLimits(**quota.limits()),
         QuotaUse(**call.broker.quotas.meter(quota).counts()),
+        call.broker.quotas.lacks_account(quota),
     )
 
 

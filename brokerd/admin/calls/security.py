@@ -20,6 +20,7 @@ from brokerd.admin.shapes.security import (
     AccountChanges,
     AccountList,
     AccountShape,
+    DeletedAccount,
     GrantChanges,
     Granted,
     Grants,
@@ -33,7 +34,7 @@ from brokerd.admin.shapes.security import (
     WhoAmIQuery,
 )
 from brokerd.errors import BrokerdError
-from brokerd.security import ADMIN, OPEN, READ, WRITE, Access, access
+from brokerd.security import ADMIN, OPEN, READ, WRITE, Access, access, quotas
 from brokerd.security.accounts import AccessList, Account
 
 _BITS = {name: bit for bit, name in access.NAMES.items()}
@@ -106,11 +107,11 @@ async def change_password(call: Call) -> AccountShape:
     return account_shape(changed)
 
 
-async def delete_account(call: Call) -> Deleted:
+async def delete_account(call: Call) -> DeletedAccount:
     """Delete an account. Raises as `Accounts.delete_account`."""
     name = call.path["name"]
     await call.when_admitted(partial(call.broker.accounts.delete_account, call.access, name))
-    return Deleted(name)
+    return DeletedAccount(name, call.broker.quotas.find(quotas.ACCOUNT, name) is not None)
 
 
 async def _later(call: Call, begin: Callable[[Any], None]) -> Account:
@@ -351,7 +352,9 @@ ROUTES = [
         AccountShape,
         body=AccountChanges,
     ),
-    Route("DELETE", ACCOUNT, ADMIN, "Delete an account and its keys", delete_account, Deleted),
+    Route(
+        "DELETE", ACCOUNT, ADMIN, "Delete an account and its keys", delete_account, DeletedAccount
+    ),
     Route(
         "POST",
         f"{ACCOUNT}/password",

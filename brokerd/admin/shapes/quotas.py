@@ -55,6 +55,8 @@ class QuotaShape(Struct):
     name: str
     limits: QuotaLimits
     use: QuotaUse
+    unknown_account: bool
+    """Whether it is of an account that does not exist. It applies once there is one."""
 
 
 class QuotaList(Struct):

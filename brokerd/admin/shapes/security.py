@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from brokerd.admin.shapes.common import Query, Time
+from brokerd.admin.shapes.common import Deleted, Query, Time
 
 Granted = Literal["read", "write", "admin"]
 """Permissions that an access list grants."""
@@ -47,6 +47,13 @@ class NewAccount(Struct, forbid_unknown_fields=True):
 
     def __repr__(self) -> str:
         return f"NewAccount({self.name!r})"
+
+
+class DeletedAccount(Deleted):
+    """The name of the deleted account."""
+
+    quota_stays: bool
+    """Whether there is a quota of this account. It applies to a later account of that name."""
 
 
 class AccountChanges(Struct, forbid_unknown_fields=True):

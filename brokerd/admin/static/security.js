@@ -83,8 +83,8 @@ function deleteAccount(may, { name }) {
     confirm: name,
     button: "Delete the account",
     act: async () => {
-      await send("DELETE", ["users", name]);
-      return `Account ${name} is deleted.`;
+      const { quota_stays } = await send("DELETE", ["users", name]);
+      return `Account ${name} is deleted.${quota_stays ? " Its quota stays." : ""}`;
     },
   }), `delete account ${name}`);
 }

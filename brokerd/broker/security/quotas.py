@@ -93,6 +93,10 @@ class Quotas:
         """
         return self.table.get((kind, name)) or self.table.get(check_key(kind, name, LISTENERS))
 
+    def lacks_account(self, quota: Quota) -> bool:
+        """Return whether the quota is of an account that does not exist now."""
+        return quota.kind == ACCOUNT and quota.name not in self._directory.accounts
+
     def delete(self, by: Access, kind: str, name: str) -> bool:
         """Delete a quota and return whether it existed.
 

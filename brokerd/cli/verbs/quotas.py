@@ -37,10 +37,23 @@ def list_command(context: click.Context) -> None:
             *(str(limit or "-") for limit in one["limits"].values()),
             str(one["use"]["connections"]),
             str(one["use"]["waits"]),
+            "no account" if one.get("unknown_account") else None,
         )
         for one in quotas
     ]
-    header = ("KIND", "NAME", "REQUESTS/S", "IN B/S", "OUT B/S", "CONNECTIONS", "OPEN", "WAITS")
+    header = (
+        *(
+            "KIND",
+            "NAME",
+            "REQUESTS/S",
+            "IN B/S",
+            "OUT B/S",
+            "CONNECTIONS",
+            "OPEN",
+            "WAITS",
+            "NOTE",
+        ),
+    )
     output.show(context, {"quotas": quotas}, output.table(header, rows, "no quotas"))
 
 

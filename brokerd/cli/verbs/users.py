@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import Any
 
 import click
@@ -145,6 +146,12 @@ def delete_command(context: click.Context, name: str, yes: bool) -> None:
     confirm(f"delete the account {name!r} and its keys", yes)
     answer = server_of(context).delete("users", name)
     output.show(context, answer, [f"deleted the account {name}"])
+    if answer.get("quota_stays"):  # earlier brokers do not say it
+        click.echo(
+            f"note: the quota of {name!r} stays, and applies to a later account of that name: "
+            f"brokerctl quota delete account {shlex.quote(name)}",
+            err=True,
+        )
 
 
 @click.command("whoami")
