@@ -497,6 +497,7 @@ QUOTA_DEFINITIONS = (
     Definition("bytes_in", "brokerd_quota_bytes_in", C, "Bytes of produces counted by a quota"),
     Definition("bytes_out", "brokerd_quota_bytes_out", C, "Bytes of answers counted by a quota"),
     Definition("waits", "brokerd_quota_waits", C, "Requests that waited for a quota"),
+    Definition("waiting", "brokerd_quota_waiting", G, "Requests that wait for a quota now"),
     Definition("refused", "brokerd_quota_refused", C, "Connections refused by a quota"),
     Definition("connections", "brokerd_quota_connections", G, "Open connections of a quota"),
 )

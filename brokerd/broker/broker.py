@@ -119,7 +119,9 @@ class Broker:
         self.slices.gives_way = LightFirst(self.group_commit, clock).gives_way
         self.reaper.gives_way = LightFirst(self.group_commit, clock).gives_way
         self.connections = ConnectionRegistry()
-        self.quotas = Quotas(self.accounts.directory, self.accounts.change_quota)
+        self.quotas = Quotas(
+            self.accounts.directory, self.accounts.change_quota, clock, self.context.time
+        )
         self._state = self.context.state
         self._recovery: RecoveryReport | None = None
         self.ready = False

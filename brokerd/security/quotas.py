@@ -4,12 +4,13 @@
 A `Quota` is a frozen value that the journal keeps. A `Meter` counts the use of one quota by the
 connections that share it. It is a token bucket for each rate, which holds the tokens of a second: a
 meter has time left while its bucket is not empty, and a request may take more than is left. Then
-the next ones wait until the debt is paid.
+the next ones wait until the debt is paid. Times are monotonic, in seconds.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 from ipaddress import IPv4Network, IPv6Address, ip_address, ip_network
@@ -131,9 +132,11 @@ class Meter:
         "bytes_out",
         "connections",
         "name",
+        "queues",
         "quota",
         "refused",
         "requests",
+        "waiting",
         "waits",
     )
 
@@ -146,6 +149,11 @@ class Meter:
         """When each bucket will be full again."""
         self.requests = self.bytes_in = self.bytes_out = 0
         """Counts so far."""
+        self.queues: dict[int, OrderedDict[Callable[[bool], object], None]] = {}
+        """Requests that wait, by use, in their order: the calls that resume them. They belong to
+        `brokerd.broker.security.quota_waits.QuotaWaits`."""
+        self.waiting = 0
+        """Number of these."""
         self.waits = 0
         """Requests that waited."""
         self.refused = 0
@@ -163,6 +171,7 @@ class Meter:
         self.requests += other.requests
         self.bytes_in += other.bytes_in
         self.bytes_out += other.bytes_out
+        self.waiting += other.waiting
         self.waits += other.waits
         self.refused += other.refused
         self.connections += other.connections
@@ -174,6 +183,7 @@ class Meter:
             "bytes_in": self.bytes_in,
             "bytes_out": self.bytes_out,
             "waits": self.waits,
+            "waiting": self.waiting,
             "connections": self.connections,
             "refused": self.refused,
         }

@@ -10,6 +10,8 @@ from brokerd.protocols.base.connection import Connection, Limits
 from brokerd.protocols.base.factory import ConnectionFactory
 from brokerd.protocols.base.first_byte import FirstByteFactory
 from brokerd.protocols.mamamia.connection import MamamiaFactory
+from brokerd.security import OPEN
+from brokerd.security.quotas import Quota
 from tests.house import Client, House, Wire
 
 
@@ -68,6 +70,24 @@ def test_each_client_is_spoken_to_in_its_own_format() -> None:
     assert other.answers() == [mm.Produced(0), mm.Produced(1)]
     one.disconnect()
     assert shared.counts() == (0, 0, 1)
+
+
+def test_a_connection_takes_one_place_of_a_quota_and_gives_it_back() -> None:
+    house = House()
+    house.broker.quotas.put(OPEN, Quota("address", "unix", connections=2))
+    house.run()
+    shared = Shared(house)
+    for _ in range(3):
+        clients = [Wire(shared.factory, house.clock) for _ in range(2)]
+        for client in clients:
+            client.send_bytes(b"F")
+        house.run()
+        assert [client.received_bytes() for client in clients] == [b"f", b"f"]
+        assert house.broker.quotas.status()[0]["connections"] == 2
+        for client in clients:
+            client.disconnect()
+        house.run()
+        assert house.broker.quotas.status()[0]["connections"] == 0
 
 
 def test_a_frame_may_come_byte_by_byte() -> None:

@@ -164,6 +164,96 @@ def test_a_quota_that_goes_lets_requests_go_on() -> None:
     assert count + produced(client) == 50
 
 
+def test_connections_of_an_account_go_on_in_turn() -> None:
+    """Each had 6 to 198 requests in 15 seconds when all of them woke for each request."""
+    house = limited("account", "ann", requests=10)
+    clients = [as_account(house, "ann") for _ in range(20)]
+    for client in clients:
+        client.send(*[mm.Produce("orders", b"x")] * 60)
+    house.pass_time(40, step=0.1)
+    counts = [produced(client) for client in clients]
+    assert 390 <= sum(counts) <= 430
+    # the first second's requests belong to the first connection
+    assert max(counts[1:]) - min(counts[1:]) <= 1
+    assert counts[0] <= max(counts[1:]) + 12
+
+
+def test_waiting_connections_share_a_timer_and_each_request_counts_as_one_wait() -> None:
+    house = limited("account", "ann", requests=10)
+    clients = [as_account(house, "ann") for _ in range(40)]
+    house.run()
+    before = len(house.clock.getDelayedCalls())
+    for client in clients:
+        client.send(mm.Produce("orders", b"x"))
+    house.run()
+    (quota,) = house.broker.quotas.status()
+    assert (quota["requests"], quota["waits"], quota["waiting"]) == (10, 30, 30)
+    assert len(house.clock.getDelayedCalls()) <= before + 1
+    house.pass_time(4)
+    (quota,) = house.broker.quotas.status()
+    assert (quota["requests"], quota["waits"], quota["waiting"]) == (40, 30, 0)
+
+
+def test_a_connection_that_closes_leaves_its_turn_to_the_next() -> None:
+    house = limited("account", "ann", requests=1)
+    first, second, third = (as_account(house, "ann") for _ in range(3))
+    first.send(*[mm.Produce("orders", b"x")] * 2)
+    house.run()
+    for client in (second, third):
+        client.send(mm.Produce("orders", b"x"))
+    house.run()
+    assert house.broker.quotas.status()[0]["waiting"] == 2
+    second.disconnect()
+    assert house.broker.quotas.status()[0]["waiting"] == 1
+    house.pass_time(1.1)
+    assert produced(third) == 1
+
+
+def test_reads_and_produces_share_the_requests_of_a_quota() -> None:
+    house = limited("account", "ann", requests=10)
+    for _ in range(200):
+        house.append("orders", b"x")
+    house.run()
+    producer, reader = as_account(house, "ann"), as_account(house, "ann")
+    producer.send(*[mm.Produce("more", b"x")] * 200)
+    reader.send(*[mm.Acquire("orders", "g", "c")] * 200)
+    house.pass_time(11, step=0.1)
+    first, second = len(producer.answers()), len(reader.answers())
+    assert 110 <= first + second <= 132
+    assert min(first, second) >= 50
+
+
+def test_a_request_waits_for_all_of_its_quotas_and_comes_to_its_turn() -> None:
+    house = limited("account", "ann", requests=5)
+    house.broker.quotas.put(OPEN, Quota("listener", "mamamia", requests=10))
+    ann, *others = (as_account(house, name) for name in ("ann", *("bob", "carl", "dora") * 4))
+    for client in (ann, *others):
+        client.send(*[mm.Produce("orders", b"x")] * 90)
+    house.pass_time(60, step=0.1)
+    counts = [produced(client) for client in (ann, *others)]
+    assert 600 <= sum(counts) <= 625
+    assert min(counts) >= 40
+
+
+@pytest.mark.parametrize("requests", [2, 100])
+def test_a_change_of_the_quota_counts_for_those_that_wait_and_keeps_their_order(
+    requests: int,
+) -> None:
+    house = limited("account", "ann", requests=1)
+    clients = [as_account(house, "ann") for _ in range(30)]
+    for client in clients:
+        client.send(mm.Produce("orders", b"x"))
+        house.run()
+    house.broker.quotas.put(OPEN, Quota("account", "ann", requests=requests))
+    house.pass_time(1)
+    house.pass_time(0.1)
+    counts = [produced(client) for client in clients]
+    assert sum(counts) >= min(30, requests + 2)
+    assert counts == sorted(counts, reverse=True)
+    house.pass_time(15, step=0.1)
+    assert sum(counts) + sum(map(produced, clients)) == 30
+
+
 def test_connections_beyond_the_quota_are_refused() -> None:
     house = limited("account", "ann", connections=2)
     first, second, third = (as_account(house, "ann") for _ in range(3))

@@ -42,6 +42,8 @@ class QuotaUse(Struct):
     bytes_out: int
     waits: int
     """Requests that waited."""
+    waiting: int
+    """Requests that wait now, of one connection each."""
     connections: int
     """Open connections."""
     refused: int

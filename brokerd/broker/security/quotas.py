@@ -17,6 +17,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from weakref import WeakValueDictionary
 
+from brokerd.broker.clock import BrokerTime, Clock
+from brokerd.broker.security.quota_waits import QuotaWaits
 from brokerd.errors import LimitExceeded
 from brokerd.security import ADMIN, Access
 from brokerd.security.audit import EventType, network_of
@@ -47,14 +49,22 @@ class Quotas:
     """All quotas and their meters.
 
     ``table`` is empty while there is no quota; then connections are not metered. ``change`` applies
-    a change of the quotas durably: see `Accounts.change_quota`.
+    a change of the quotas durably: see `Accounts.change_quota`. Requests wait on ``clock``, by
+    monotonic time of ``time``.
     """
 
     def __init__(
-        self, directory: Directory, change: Callable[[Access, EventType, Quota, bool], None]
+        self,
+        directory: Directory,
+        change: Callable[[Access, EventType, Quota, bool], None],
+        clock: Clock,
+        time: BrokerTime,
     ) -> None:
         self._directory = directory
         self._change = change
+        self.waits = QuotaWaits(
+            clock, lambda: time.monotonic_us() / 1e6, lambda: directory.quotas_version
+        )
         self.table: dict[Key, Quota] = directory.quotas
         self._meters: dict[Key, Meter] = {}
         """Meters of the quotas, except that of the default."""

@@ -76,9 +76,6 @@ PASS_SECONDS = SLICE_SECONDS
 FULL_PASS_SECONDS = PASS_SECONDS / 10
 """The same in a full turn (`SliceQueue.is_full`)."""
 
-QUOTA_SECONDS_MAX = 1.0
-"""Longest time after which a request that waits for its quotas looks at them again."""
-
 
 class Hold:
     """Reasons for not handling further requests of a connection: bits of ``holds``.
@@ -234,6 +231,10 @@ class Connection(Protocol):
         self._meters: tuple[Meter, ...] = ()
         self._metered: tuple[int, Access] | None = None
         """The version of the quotas, and the access, that the meters belong to."""
+        self._quota_wait: tuple[Meter, int] | None = None
+        """The meter for which the next request waits, and its use."""
+        self._due_meters: tuple[Meter, ...] = ()
+        """Meters for which the next request has waited, and whose queues it need not join again."""
         self._has_quota = False
         """Whether the first request is counted: it does not wait for its quotas again."""
         self.timed_operation = ""
@@ -376,16 +377,18 @@ class Connection(Protocol):
         meters = self._current_meters()
         if self.gone:
             return True
-        now_seconds = self.factory.clock.seconds()
-        wait_seconds = max([one.wait_seconds(use, now_seconds) for one in meters], default=0.0)
-        if wait_seconds > 0:
-            for meter in meters:
-                meter.waits += meter.wait_seconds(use, now_seconds) > 0
-            self.hold(Hold.QUOTA)
-            self.factory.clock.callLater(min(wait_seconds, QUOTA_SECONDS_MAX), self._end_quota)
-            return True
+        waits = self.broker.quotas.waits
+        now_seconds = waits.seconds()
+        for meter in meters:
+            is_due = meter in self._due_meters
+            if meter.wait_seconds(use, now_seconds) > 0 or (meter.queues.get(use) and not is_due):
+                self._quota_wait = meter, use
+                waits.wait(meter, use, self._end_quota, is_due)
+                self.hold(Hold.QUOTA)
+                return True
         for meter in meters:
             meter.take(use, size, now_seconds)
+        self._due_meters = ()
         self._has_quota = True
         return False
 
@@ -410,9 +413,23 @@ class Connection(Protocol):
         """Note that the first request is handled."""
         self._has_quota = False
 
-    def _end_quota(self) -> None:
+    def _end_quota(self, is_due: bool) -> None:
+        if self._quota_wait is None:
+            return  # closed meanwhile
+        meter, _ = self._quota_wait
+        self._due_meters = (*self._due_meters, meter) if is_due else ()
+        self._quota_wait = None
         if not self.gone:
             self.unhold(Hold.QUOTA)
+
+    def leave_meters(self) -> None:
+        """Give back the places of this connection, and end its wait."""
+        for meter in self._meters:
+            meter.connections -= 1
+        self._meters = self._due_meters = ()
+        if self._quota_wait is not None:
+            self.broker.quotas.waits.forget(*self._quota_wait, self._end_quota)
+            self._quota_wait = None
 
     def _current_meters(self) -> tuple[Meter, ...]:
         """Return the meters of this client. A login may find no place, and close the connection."""
@@ -725,7 +742,7 @@ class Connection(Protocol):
                 self._check_backlog()
 
     def _count_sent(self, parts: list[bytes]) -> None:
-        size, now_seconds = sum(map(len, parts)), self.factory.clock.seconds()
+        size, now_seconds = sum(map(len, parts)), self.broker.quotas.waits.seconds()
         for meter in self._meters:
             meter.sent(size, now_seconds)
 
@@ -943,9 +960,7 @@ class Connection(Protocol):
         self.holds |= Hold.CLOSING
         self._queue.clear()
         self._postponed.clear()
-        for meter in self._meters:
-            meter.connections -= 1
-        self._meters = ()
+        self.leave_meters()
         self.answers = []
         self.factory.memory.forget(self)
         self.forget()

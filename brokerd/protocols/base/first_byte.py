@@ -36,6 +36,7 @@ class FirstByteConnection(Connection):
     def _choose(self, data: bytes) -> None:
         chosen = self.chosen = self.factory.format_of(data[0]).adopt()
         self.transport.unregisterProducer()
+        self.leave_meters()
         self.factory.closed(self)
         chosen.makeConnection(self.transport)
         chosen.dataReceived(data)
