@@ -7,7 +7,9 @@ from collections.abc import Callable
 import pytest
 
 from brokerd.broker.slices import (
+    NEW_SECONDS,
     PAUSE_AFTER_SECONDS,
+    PAUSE_CHECK_SECONDS,
     PAUSE_FACTOR,
     PAUSE_SECONDS_MAX,
     SLICE_SECONDS,
@@ -25,6 +27,8 @@ class Desk:
         self.clock = Steps()
         self.slices = SliceQueue(self.clock)
         self.done: list[str] = []
+        self.delay_seconds = 0.0
+        """Delay of the next turn, of a desk that is `resting`."""
 
     def work(
         self, name: str, owner: SliceOwner, slices: int = 1, cost: float = SLICE_SECONDS
@@ -86,6 +90,14 @@ def test_light_requests_get_their_answers_before_the_slices_of_a_turn() -> None:
     assert desk.turn() == ["answers", "heavy", "other"]
 
 
+def test_work_that_gives_way_waits_for_the_next_turn() -> None:
+    desk = Desk()
+    answers = iter([True, False])
+    desk.slices.gives_way = lambda: next(answers)
+    desk.work("heavy", SliceOwner())
+    assert [desk.turn(), desk.turn()] == [[], ["heavy"]]
+
+
 def test_a_pause_does_not_look_for_light_requests() -> None:
     """No slice would begin, and the look may take the place of a later one."""
     desk = resting(lambda: 1)
@@ -111,6 +123,13 @@ def test_a_turn_takes_short_works_until_the_time_of_a_slice_is_used() -> None:
     for number in range(10):
         desk.work(str(number), SliceOwner(), cost=SLICE_SECONDS / 3.5)
     assert desk.turn() == ["0", "1", "2", "3"]
+
+
+def test_an_owner_uses_its_time_of_a_round_at_once() -> None:
+    desk = Desk()
+    for name in "ab":
+        desk.work(name, SliceOwner(), slices=4, cost=SLICE_SECONDS / 4)
+    assert "".join(desk.finish()) == "aaaabbbb"
 
 
 def test_owners_take_turns_by_cost_and_not_by_number_of_works() -> None:
@@ -195,7 +214,12 @@ def resting(commit: Callable[[], int]) -> Desk:
     """Return a desk whose light requests wait for this commit."""
     desk = Desk()
     clock = desk.clock
-    clock.callLater = lambda _, call: clock.waiting.append(call)  # type: ignore[method-assign]
+
+    def call_later(delay: float, call: Callable[[], object]) -> None:
+        desk.delay_seconds = delay
+        clock.waiting.append(call)
+
+    clock.callLater = call_later  # type: ignore[assignment]
     desk.slices.light_waits = commit
     return desk
 
@@ -213,9 +237,9 @@ def test_heavy_work_rests_after_a_long_step_while_light_requests_wait_for_a_comm
     desk.work("heavy", heavy, slices=2)
     assert desk.turn() == ["long"]
     assert desk.turn() == []
+    desk.run("run")
     desk.work("light", SliceOwner(), cost=0.0)
     assert desk.turn() == ["light"]
-    desk.run("run")
     desk.clock.now += PAUSE_FACTOR * 3**2 * PAUSE_AFTER_SECONDS - 2 * SLICE_SECONDS
     assert desk.turn() == []
     desk.clock.now += 3 * SLICE_SECONDS
@@ -241,6 +265,33 @@ def test_an_owner_that_is_charged_while_it_waits_pauses_like_the_others() -> Non
     assert desk.turn() == []
     desk.clock.now += PAUSE_SECONDS_MAX
     assert sorted(desk.finish()) == ["heavy", "light"]
+
+
+def test_new_owners_alone_have_slices_in_a_pause_however_many_come() -> None:
+    desk = resting(lambda: 1)
+    desk.work("long", SliceOwner(), cost=2 * PAUSE_AFTER_SECONDS)
+    heavy = SliceOwner()
+    heavy.credit_seconds = -SLICE_SECONDS
+    desk.work("heavy", heavy)
+    assert desk.turn() == ["long"]
+    for _ in range(round(2 * NEW_SECONDS / SLICE_SECONDS)):
+        desk.work("light", SliceOwner())
+        assert desk.turn() == ["light"]
+
+
+def test_a_pause_does_not_keep_the_reactor_busy() -> None:
+    desk = resting(lambda: 1)
+    desk.work("long", SliceOwner(), slices=2, cost=2 * PAUSE_AFTER_SECONDS)
+    assert desk.turn() == ["long"]
+    assert desk.turn() == []
+    assert desk.delay_seconds == PAUSE_CHECK_SECONDS
+    desk.work("light", SliceOwner(), cost=0.0)
+    desk.work("light", SliceOwner(), cost=2 * SLICE_SECONDS)
+    desk.work("light", SliceOwner(), cost=0.0)
+    assert desk.turn() == ["light", "light"]
+    assert not desk.delay_seconds
+    assert desk.turn() == ["light"]
+    assert desk.delay_seconds == PAUSE_CHECK_SECONDS
 
 
 def test_no_pause_is_longer_than_a_quarter_of_a_second() -> None:
@@ -274,10 +325,13 @@ def test_short_slices_rest_too_while_one_commit_lasts() -> None:
     within = pytest.approx(PAUSE_AFTER_SECONDS, abs=1.1 * SLICE_SECONDS)
     for portion in (1, 2, 3):
         assert worked((1.2 + PAUSE_FACTOR * portion**2) * PAUSE_AFTER_SECONDS) == within
-    commits.append(2)
-    desk.turn()
-    desk.clock.now += PAUSE_FACTOR * PAUSE_AFTER_SECONDS
-    for commit in range(3, 13):
+    for commit in (2, 3):
+        commits.append(commit)
+        desk.turn()
+        desk.clock.now += PAUSE_FACTOR * PAUSE_AFTER_SECONDS
+        if commit == 2:
+            assert worked((1.2 + PAUSE_FACTOR) * PAUSE_AFTER_SECONDS) == within
+    for commit in range(4, 14):
         commits.append(commit)
         assert desk.turn() == ["heavy"]
         assert desk.turn() == ["heavy"]
@@ -323,6 +377,8 @@ def test_requests_of_a_turn_are_held_when_their_time_is_used() -> None:
     assert desk.slices.is_full
     desk.turn()
     assert not desk.slices.is_full
+    desk.slices.charge(SliceOwner(), TURN_SECONDS / 2)
+    assert not desk.slices.is_full
 
 
 def test_a_slice_is_not_charged_twice() -> None:
@@ -332,13 +388,46 @@ def test_a_slice_is_not_charged_twice() -> None:
     assert not desk.slices.is_full
 
 
-def test_who_used_up_its_time_as_it_came_waits_behind_others() -> None:
+def without_credit(desk: Desk, name: str, slices: int = 1) -> None:
+    """Queue work of an owner that has used up its credit."""
+    owner = SliceOwner()
+    owner.credit_seconds = 0.0
+    desk.work(name, owner, slices=slices)
+
+
+def test_an_owner_that_used_up_its_time_as_it_came_waits_behind_others() -> None:
+    """Although it was idle for long before."""
     desk = Desk()
-    greedy, modest = SliceOwner(), SliceOwner()
+    without_credit(desk, "modest", slices=3)
+    desk.clock.now += 1.0
+    greedy = SliceOwner()
     desk.slices.charge(greedy, 10 * SLICE_SECONDS)
     desk.work("greedy", greedy)
-    desk.work("modest", modest, slices=3)
     assert desk.finish()[0] == "modest"
+
+
+def test_an_owner_that_used_up_its_time_in_a_slice_waits_behind_others() -> None:
+    """The time of the slice is no idle time."""
+    desk = Desk()
+    without_credit(desk, "modest", slices=3)
+    greedy = SliceOwner()
+    desk.work("greedy", greedy, cost=1.5 * SLICE_SECONDS)
+    assert desk.turn() == ["greedy"]
+    desk.work("greedy", greedy)
+    assert desk.finish()[0] == "modest"
+
+
+@pytest.mark.parametrize("idle_slices, first", [(8.5, "greedy"), (7.5, "0")])
+def test_an_idle_owner_earns_its_share_of_the_time(idle_slices: float, first: str) -> None:
+    """A fourth, beside three others. It owes the time of two slices."""
+    desk = Desk()
+    for number in range(3):
+        without_credit(desk, str(number))
+    greedy = SliceOwner()
+    desk.slices.charge(greedy, 3 * SLICE_SECONDS)
+    desk.clock.now += idle_slices * SLICE_SECONDS
+    desk.work("greedy", greedy)
+    assert desk.finish()[0] == first
 
 
 def test_work_that_asks_for_another_turn_goes_behind_the_others_of_its_owner() -> None:
