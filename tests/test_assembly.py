@@ -544,7 +544,12 @@ def test_one_budget_serves_all_listeners_and_leaves_transactions_their_part() ->
     assert core.broker.settings.max_transaction_bytes == 64 << 20
     shared = core.factory("flymq+rustlog")
     assert shared.memory is core.factory("mega").memory is core.memory
-    assert core.status()["memory"]["limit_bytes"] == 192 << 20
+    core.broker.transactions.begin()
+    memory = core.status()["memory"]
+    assert (memory["budget_bytes"], memory["limit_bytes"]) == (256 << 20, 192 << 20)
+    assert memory["kind_limit_bytes"]["transactions"] == 64 << 20
+    assert memory["claimed_bytes"]["transactions"] == core.broker.transactions.held_bytes > 0
+    assert memory["claimed_bytes"].keys() == memory["kind_limit_bytes"].keys()
 
 
 def test_limits_reach_the_listeners_in_their_units() -> None:

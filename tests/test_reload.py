@@ -266,6 +266,9 @@ def test_the_memory_that_clients_may_claim_follows() -> None:
     core.reconfigure(config("limits.memory=1GiB", "limits.transaction_bytes=16MiB"))
     assert core.broker.transactions.held_bytes_max == 16 << 20
     assert core.memory.total_bytes == (1024 - 16) << 20
+    memory = core.status()["memory"]
+    assert memory["budget_bytes"] == 1 << 30
+    assert memory["kind_limit_bytes"]["transactions"] == 16 << 20
 
 
 def test_a_lower_limit_of_groups_counts_from_the_next_group_on() -> None:

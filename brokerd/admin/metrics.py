@@ -134,7 +134,23 @@ DEFINITIONS = (
         "format",
     ),
     Definition(
-        "memory.limit_bytes", "brokerd_memory_limit_bytes", G, "Memory that peers may claim"
+        "memory.budget_bytes",
+        "brokerd_memory_budget_bytes",
+        G,
+        "Memory of peers: limits.memory, or its default",
+    ),
+    Definition(
+        "memory.limit_bytes",
+        "brokerd_memory_limit_bytes",
+        G,
+        "Memory that peers may claim, without transactions",
+    ),
+    Definition(
+        "memory.kind_limit_bytes",
+        "brokerd_memory_kind_limit_bytes",
+        G,
+        "Memory that peers may claim of one kind, while other kinds need only their shares",
+        "kind",
     ),
     Definition(
         "memory.claimed_bytes", "brokerd_memory_claimed_bytes", G, "Memory that peers claim", "kind"

@@ -259,6 +259,11 @@ class Transactions:
         """Return the time until the broker rolls a transaction back."""
         return transaction.end_seconds - self._clock.seconds()
 
+    @property
+    def held_bytes(self) -> int:
+        """Memory of all open transactions."""
+        return self._held_bytes
+
     def status(self) -> dict[str, Any]:
         """Return counts and sizes for the status."""
         return {
@@ -272,8 +277,9 @@ class Transactions:
     def _check_memory(self, added: int) -> None:
         if self._held_bytes + added > self.held_bytes_max:
             raise LimitExceeded(
-                f"all open transactions together hold {self._held_bytes} bytes, and "
-                f"limits.transaction_bytes is {self.held_bytes_max}; try again when some are over"
+                f"all open transactions together hold {self._held_bytes} bytes of "
+                f"{self.held_bytes_max} (limits.transaction_bytes, at most a quarter of "
+                "limits.memory); try again when some are over"
             )
 
     def _end(self, transaction: Transaction, state: str) -> None:

@@ -632,6 +632,18 @@ class BrokerCore:
         """Return the time for which the commit under way has waited for the disk; 0 without one."""
         return self._wal.commit_seconds
 
+    def _memory_status(self) -> dict[str, Any]:
+        """Return the figures of ``limits.memory``: of the claims, and of transactions as a kind.
+
+        ``budget_bytes`` is the whole of it, and ``limit_bytes`` the part for claims.
+        """
+        status = self.memory.status()
+        transactions = self.broker.transactions
+        status["budget_bytes"] = self.memory.total_bytes + transactions.held_bytes_max
+        status["claimed_bytes"]["transactions"] = transactions.held_bytes
+        status["kind_limit_bytes"]["transactions"] = transactions.held_bytes_max
+        return status
+
     def status(self) -> dict[str, Any]:
         """Describe the core, in values that JSON can hold."""
         status: dict[str, Any] = {
@@ -641,7 +653,7 @@ class BrokerCore:
             "unread_bytes": {name: f.unread_bytes() for name, f in self._factories.items()},
             "slow_readers": {name: f.slow_readers() for name, f in self._factories.items()},
             "connections_refused": {name: f.refused for name, f in self._factories.items()},
-            "memory": self.memory.status(),
+            "memory": self._memory_status(),
             "formats": {name: f.counters() for name, f in self._factories.items()},
             "certificates_refused": self._certificate_log.count,
         }

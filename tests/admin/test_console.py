@@ -9,6 +9,7 @@ from urllib.parse import quote, urlencode
 import pytest
 
 from benchmarks.process import BrokerProcess
+from brokerd.cli import output
 from brokerd.client.mamamia import MamamiaClient
 from brokerd.codecs.mamamia import Acquire, Produce
 from tests.admin.browser import CHROMIUM, Console, browser_of
@@ -73,6 +74,17 @@ def test_the_overview_draws_charts(console: Console) -> None:
     assert document.count("<svg") == 4
     assert document.count('<polyline class="line line-0" points="') == 4
     assert 'aria-label="records in groups: lag 5, leased 0, dead 0"' in document
+
+
+def test_the_overview_shows_the_memory_of_clients(console: Console) -> None:
+    """The whole budget, and each kind with its use and its limit."""
+    page = console.visit("")
+    page.get_by_text("memory of clients").wait_for()
+    shown = page.locator("#facts").inner_text()
+    memory = console.get("status")["memory"]
+    assert f"0 B of {output.size(memory['budget_bytes'])}" in shown
+    for kind, limit in memory["kind_limit_bytes"].items():
+        assert f"… of {kind}\n0 B of at most {output.size(limit)}" in shown
 
 
 def test_topics_come_in_pages(console: Console) -> None:

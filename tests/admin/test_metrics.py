@@ -31,6 +31,20 @@ def test_a_status_becomes_series() -> None:
     assert 'brokerd_records_produced_total{format="mamamia"} 7.0' in lines
 
 
+def test_the_memory_of_clients_has_its_budget_and_the_limit_of_each_kind() -> None:
+    memory = {
+        "budget_bytes": 256,
+        "limit_bytes": 192,
+        "claimed_bytes": {"answers": 5, "transactions": 7},
+        "kind_limit_bytes": {"answers": 100, "transactions": 64},
+    }
+    lines = scraped({"memory": memory})
+    assert "brokerd_memory_budget_bytes 256.0" in lines
+    assert "brokerd_memory_limit_bytes 192.0" in lines
+    assert 'brokerd_memory_claimed_bytes{kind="transactions"} 7.0' in lines
+    assert 'brokerd_memory_kind_limit_bytes{kind="transactions"} 64.0' in lines
+
+
 @pytest.mark.parametrize(("compiled", "text"), [(True, "true"), (False, "false")])
 def test_build_info_tells_versions_and_whether_the_core_is_compiled(
     compiled: bool, text: str

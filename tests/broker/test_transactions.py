@@ -351,7 +351,7 @@ class TestLimits:
         refused(
             lambda: transactions.produce(second, "a", b"x" * KIB * 10, 1),
             LimitExceeded,
-            "limits.transaction_bytes is 102400",
+            "of 102400 .limits.transaction_bytes, at most a quarter of limits.memory.;",
         )
         refused(transactions.begin, LimitExceeded, "all open transactions together hold")
         transactions.roll_back(first)

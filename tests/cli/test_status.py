@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from brokerd.cli import output
 from brokerd.cli.verbs import top
 from brokerd.codecs.mamamia import Acquire, Produce
 from tests.admin.caller import Caller
@@ -84,6 +85,22 @@ def test_a_sound_broker_is_described(shell: Shell, watched: Watched, client: Cli
     assert shown["journal"].endswith(" in 1 file")
     assert not any(line.startswith("CONDITION") for line in lines)
     assert shell.json("status") == json.loads(watched.get("/api/v1/status")[1])
+
+
+def test_the_memory_of_clients_is_shown_by_kind_with_transactions(
+    shell: Shell, watched: Watched
+) -> None:
+    watched.broker.transactions.begin()
+    memory = shell.json("status")["memory"]
+    lines = shell.lines("status")
+    claimed = sum(memory["claimed_bytes"].values())
+    budget = memory["budget_bytes"]
+    assert facts(lines)["client memory"] == f"{output.size(claimed)} of {output.size(budget)}"
+    at = next(index for index, line in enumerate(lines) if line.startswith("CLIENT MEMORY"))
+    shown = {line.split()[0]: line.split(None, 1)[1] for line in lines[at + 1 : at + 5]}
+    assert shown.keys() == {"requests", "answers", "waits", "transactions"}
+    limit = output.size(memory["kind_limit_bytes"]["transactions"])
+    assert shown["transactions"].split("  ") == ["4.0 KiB", limit]
 
 
 def test_conditions_are_shown_with_their_reasons(shell: Shell, watched: Watched) -> None:

@@ -309,6 +309,7 @@ def test_the_status_shows_limit_claims_and_waits(budget: MemoryBudget) -> None:
     assert budget.status() == {
         "limit_bytes": TOTAL,
         "claimed_bytes": {"requests": 1, "answers": 2 * MIB, "waits": 3},
+        "kind_limit_bytes": {"requests": 10 * MIB, "answers": 11 * MIB, "waits": 7 * MIB},
         "waiting": 1,
         "cut": 0,
     }

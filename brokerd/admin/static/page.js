@@ -98,13 +98,20 @@ function groups(status) {
   }
 }
 
+function memory({ memory: known }) {
+  if (known?.budget_bytes === undefined) { return []; }
+  const kinds = Object.entries(known.kind_limit_bytes);
+  return [["memory of clients", `${bytes(total(known, "claimed_bytes"))} of ${bytes(known.budget_bytes)}`],
+    ...kinds.map(([kind, most]) => [`… of ${kind}`, `${bytes(known.claimed_bytes[kind])} of at most ${bytes(most)}`])];
+}
+
 function facts(status) {
   const wal = status.wal ?? {};
   show("wal-bytes", wal.bytes === undefined ? "–" : bytes(wal.bytes));
   show("wal-segments", wal.segments === undefined ? "" : `${number(wal.segments)} files`);
   const list = [["durability", status.durability], ["data directory", status.data_dir],
     ["core", status.compiled ? "compiled" : "pure Python"],
-    ["topics", number(status.topics)], ["uptime", duration(status.uptime_seconds)]];
+    ["topics", number(status.topics)], ["uptime", duration(status.uptime_seconds)], ...memory(status)];
   for (const [name, address] of Object.entries(status.listeners ?? {})) { list.push([name, address]); }
   element("facts").replaceChildren(...list.flatMap(([name, value]) => {
     const term = document.createElement("dt");

@@ -43,6 +43,9 @@ def _lines(status: Answer) -> Iterator[str]:
     yield from output.table(
         ("LISTENER", "ADDRESS", "CONNECTIONS"), _listeners(status), "no listeners"
     )
+    if "kind_limit_bytes" in status.get("memory", {}):  # earlier brokers have none
+        yield ""
+        yield from output.table(("CLIENT MEMORY", "CLAIMED", "AT MOST"), _kinds(status["memory"]))
     if holding:
         yield ""
         yield from output.table(("CONDITION", "REASON"), holding.items())
@@ -71,7 +74,8 @@ def _facts(status: Answer) -> Iterator[tuple[str, Any]]:
     yield "disk free", None if free_bytes is None else output.size(free_bytes)
     yield "archive", _archive(archive)
     claimed = sum(memory["claimed_bytes"].values())
-    yield "client memory", f"{output.size(claimed)} of {output.size(memory['limit_bytes'])}"
+    budget = memory.get("budget_bytes", memory["limit_bytes"])
+    yield "client memory", f"{output.size(claimed)} of {output.size(budget)}"
 
 
 def _archive(archive: Answer) -> str:
@@ -84,6 +88,11 @@ def _archive(archive: Answer) -> str:
     return (
         f"{unusable}{output.size(archive['bytes'])} in {some(archive['files'], 'file')}, {behind}"
     )
+
+
+def _kinds(memory: Answer) -> Iterator[tuple[str, str, str]]:
+    for kind, limit in memory["kind_limit_bytes"].items():
+        yield kind, output.size(memory["claimed_bytes"][kind]), output.size(limit)
 
 
 def _listeners(status: Answer) -> list[tuple[str, str, int | None]]:

@@ -306,10 +306,16 @@ class MemoryBudget:
             )
 
     def status(self) -> dict[str, Any]:
-        """Return the figures of the budget."""
+        """Return the figures of the budget.
+
+        ``kind_limit_bytes`` is what a kind may claim while the others leave it the common part.
+        """
+        limits = [share + self._common for share in self._shares]
+        limits[ANSWERS] += self._prompt
         return {
             "limit_bytes": self.total_bytes,
             "claimed_bytes": dict(zip(KINDS, self.used, strict=True)),
+            "kind_limit_bytes": dict(zip(KINDS, limits, strict=True)),
             "waiting": self.waiting,
             "cut": self.cut,
         }
