@@ -3,26 +3,68 @@
 
 from __future__ import annotations
 
-from typing import Any
+import re
+from collections.abc import Callable
 
 import click
 
 from brokerd.cli import output
-from brokerd.cli.server import server_of
+from brokerd.cli.options import Command
+from brokerd.cli.server import NOT_FOUND, Answer, Refused, Server, server_of
+from brokerd.server.config import parse_size
 
 DEFAULT, DEFAULT_NAME = "default", "*"
 KINDS = (DEFAULT, "listener", "address", "account")
 """The kinds of quotas."""
-_UNITS = {"k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
-_DIGITS_MAX = 18
-"""The largest number of digits. All such numbers have less than 64 bits."""
+LIMIT_MAX = 1 << 50
+"""Largest limit."""
+_DIGITS_MAX = len(str(LIMIT_MAX))
+_SHOWN = 40
+"""Characters of a wrong number in an error."""
+_SHOWN_AS: dict[str, Callable[[int], str]] = {
+    "requests": str,
+    "bytes_in": output.size,
+    "bytes_out": output.size,
+    "connections": str,
+}
 _KIND = click.argument("kind", type=click.Choice(KINDS))
 _NAME = click.argument("name", default="")
 
 
+def limit(text: str) -> int:
+    """Parse a limit: a size, or a number with K, M or G, which mean KiB, MiB and GiB."""
+    if re.fullmatch(r"-\d+", text, re.ASCII):
+        raise click.BadParameter(f"{text[:_SHOWN]} is less than 0, which is no limit")
+    whole = re.sub(r"(?<=\d)[KMGkmg]$", lambda unit: f"{unit[0].upper()}iB", text)
+    digits = re.match(r"\d*", whole.lstrip("0"), re.ASCII)
+    is_large = digits is not None and len(digits[0]) > _DIGITS_MAX
+    try:
+        value = LIMIT_MAX + 1 if is_large else parse_size(whole)
+    except ValueError:
+        raise click.BadParameter(
+            f"{text[:_SHOWN]!r} is not a number like 500, 10M or 10MiB"
+        ) from None
+    if value > LIMIT_MAX:
+        raise click.BadParameter(f"{text[:_SHOWN]} is more than {LIMIT_MAX}, the largest limit")
+    return value
+
+
+def _limits(command: Command) -> Command:
+    """Add the options of limits to a verb."""
+    options = (
+        ("--requests", "Produces and reads a second."),
+        ("--bytes-in", "Bytes of produces a second: 10M."),
+        ("--bytes-out", "Bytes of answers a second."),
+        ("--connections", "Open connections."),
+    )
+    for name, text in reversed(options):
+        command = click.option(name, type=limit, metavar="N", help=text)(command)
+    return command
+
+
 @click.group("quota")
 def quota_group() -> None:
-    """Quotas: list, set, delete."""
+    """Quotas: list, set, change, delete."""
 
 
 @quota_group.command("list")
@@ -34,7 +76,7 @@ def list_command(context: click.Context) -> None:
         (
             one["kind"],
             one["name"],
-            *(str(limit or "-") for limit in one["limits"].values()),
+            *(_SHOWN_AS[what](value) if value else None for what, value in one["limits"].items()),
             str(one["use"]["connections"]),
             str(one["use"]["waits"]),
             "no account" if one.get("unknown_account") else None,
@@ -60,30 +102,33 @@ def list_command(context: click.Context) -> None:
 @quota_group.command("set")
 @_KIND
 @_NAME
-@click.option("--requests", default="0", metavar="N", help="Produces and reads a second.")
-@click.option("--bytes-in", default="0", metavar="N", help="Bytes of produces a second: 10M.")
-@click.option("--bytes-out", default="0", metavar="N", help="Bytes of answers a second.")
-@click.option("--connections", default="0", metavar="N", help="Open connections.")
+@_limits
 @click.pass_context
-def set_command(
-    context: click.Context,
-    kind: str,
-    name: str,
-    requests: str,
-    bytes_in: str,
-    bytes_out: str,
-    connections: str,
-) -> None:
-    """Set a quota. A limit that is left out, or 0, is no limit."""
-    body = {
-        "requests": _number("--requests", requests),
-        "bytes_in": _number("--bytes-in", bytes_in),
-        "bytes_out": _number("--bytes-out", bytes_out),
-        "connections": _number("--connections", connections),
-    }
-    found: Any = server_of(context).put("quotas", kind, _named(kind, name), **body)
-    limits = ", ".join(f"{what} {limit}" for what, limit in found["limits"].items() if limit)
-    output.show(context, found, [f"{kind} {output.plain(found['name'])}: {limits}"])
+def set_command(context: click.Context, /, kind: str, name: str, **given: int | None) -> None:
+    """Set a quota, and replace an earlier one whole.
+
+    A limit that is left out, or 0, is no limit; a limit that the earlier quota had is removed, and
+    printed. To keep the others, use quota change.
+    """
+    server, name = server_of(context), _named(kind, name)
+    before = _limits_now(server, kind, name)
+    found = server.put("quotas", kind, name, **{what: value or 0 for what, value in given.items()})
+    _show(context, found, before)
+
+
+@quota_group.command("change")
+@_KIND
+@_NAME
+@_limits
+@click.pass_context
+def change_command(context: click.Context, /, kind: str, name: str, **given: int | None) -> None:
+    """Change some limits of a quota. 0 removes a limit; one that is left out stays."""
+    changes = {what: value for what, value in given.items() if value is not None}
+    if not changes:
+        raise click.UsageError("name a limit to change, for example --requests 500")
+    server, name = server_of(context), _named(kind, name)
+    before = _limits_now(server, kind, name)
+    _show(context, server.patch("quotas", kind, name, **changes), before)
 
 
 @quota_group.command("delete")
@@ -103,10 +148,27 @@ def _named(kind: str, name: str) -> str:
     return name or DEFAULT_NAME
 
 
-def _number(option: str, text: str) -> int:
-    """Return a number, which may end in K, M or G."""
-    unit = _UNITS.get(text[-1:].lower(), 1)
-    digits = text[:-1] if unit > 1 else text
-    if not digits.isdecimal() or len(digits) > _DIGITS_MAX:
-        raise click.UsageError(f"{option}: not a number: {text[:40]!r}; for example 500 or 10M")
-    return int(digits) * unit
+def _limits_now(server: Server, kind: str, name: str) -> dict[str, int]:
+    """Return the limits of a quota; empty if there is none."""
+    try:
+        limits: dict[str, int] = server.get("quotas", kind, name)["limits"]
+    except Refused as refusal:
+        if refusal.status == NOT_FOUND:
+            return {}
+        raise
+    return limits
+
+
+def _show(context: click.Context, quota: Answer, before: dict[str, int]) -> None:
+    """Print a quota, and the limits of before that it has no longer."""
+    limits = quota["limits"]
+    removed = {what: value for what, value in before.items() if value and not limits[what]}
+    lines = [f"{quota['kind']} {output.plain(quota['name'])}: {_text(limits)}"]
+    if removed:
+        lines.append(f"removed: {_text(removed)}")
+    output.show(context, quota, lines)
+
+
+def _text(limits: dict[str, int]) -> str:
+    shown = {what: _SHOWN_AS[what](value) for what, value in limits.items() if value}
+    return ", ".join(f"{what} {value}" for what, value in shown.items())
