@@ -55,6 +55,46 @@ def refusal(wrong: Config) -> str:
     return message
 
 
+@pytest.mark.parametrize(
+    ("flymq", "rustlog", "where"),
+    [
+        ("tcp:9092", "tcp:9092", "port 9092"),
+        ("tcp:9092", "tcp:port=09092:interface=127.0.0.1", "port 9092"),
+        ("tcp:9092:interface=0.0.0.0", "tcp:9092", "port 9092"),
+        (r"tcp:9092:interface=\:\:1", r"tcp:9092:interface=\:\:1", "port 9092"),
+        ("unix:/run/one", "unix:address=/run//one", "unix /run/one"),
+        ("haproxy:tcp:9092", "tcp:9092", "port 9092"),
+    ],
+)
+def test_two_listeners_at_one_place_are_refused(flymq: str, rustlog: str, where: str) -> None:
+    """The broker would stop at its start, because the place is in use."""
+    listen = {"flymq": flymq, "rustlog": rustlog}
+    said = refusal(config(listen, allow_insecure=True))
+    assert said.startswith(f"flymq and rustlog both listen on {where}; write one listener for all:")
+    assert '"flymq+rustlog" = ' in said
+
+
+def test_formats_that_cannot_share_a_port_get_other_advice() -> None:
+    said = refusal(config({"mamamia": "tcp:9000", "mega": "tcp:9000"}))
+    assert said == "mamamia and mega both listen on port 9000; give each an endpoint of its own"
+    assert "mega and admin both listen" in refusal(config({"mega": "tcp:9644"}))
+
+
+@pytest.mark.parametrize(
+    ("flymq", "rustlog"),
+    [
+        ("tcp:0", "tcp:0"),
+        ("tcp:9092", "tcp:9093"),
+        ("tcp:9092:interface=127.0.0.1", "tcp:9092:interface=127.0.0.2"),
+        ("tcp:9092", r"tcp:9092:interface=\:\:1"),
+        ("unix:/run/one", "unix:/run/two"),
+        ("unix:9092", "tcp:9092"),
+    ],
+)
+def test_listeners_at_two_places_are_sound(flymq: str, rustlog: str) -> None:
+    endpoints_of(MemoryReactorClock(), config({"flymq": flymq, "rustlog": rustlog}))
+
+
 def speaking_tls(listening: Config) -> dict[str, str]:
     """The listeners that speak TLS, and whether they ask for certificates."""
     endpoints = endpoints_of(MemoryReactorClock(), listening)

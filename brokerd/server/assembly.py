@@ -52,7 +52,7 @@ from brokerd.server.config import Config, parse_durability, telemetry_headers
 from brokerd.server.disk_state import DiskState
 from brokerd.server.guards import audit_keep_us, make_guard, policy, prepare_accounts
 from brokerd.server.host import Host, RealHost
-from brokerd.server.sections import FIRST_BYTES, GIB, MEMORY_BYTES_MIN, Blipmq
+from brokerd.server.sections import FIRST_BYTES, GIB, MEMORY_BYTES_MIN, TRANSACTION_SHARE, Blipmq
 from brokerd.server.telemetry import Telemetry, check_packages
 from brokerd.wal import RecoveryReport, Snapshots, Wal, WalOptions
 from brokerd.worker_pool import WorkerPool
@@ -77,8 +77,6 @@ allocation.
 
 MEMORY_SHARE = 8
 """Without ``limits.memory``, peers may claim the process's memory divided by this."""
-TRANSACTION_SHARE = 4
-"""Open transactions may take the budget of memory divided by this."""
 TRIM_SECONDS = 1.0
 """Time from a fall of the claims to the return of memory to the system."""
 

@@ -14,6 +14,7 @@ reads the environment by itself.
 from __future__ import annotations
 
 import difflib
+import os
 import re
 import stat
 import tomllib
@@ -39,6 +40,7 @@ from brokerd.server.sections import (
     MIB,
     SECRETS,
     SECTIONS,
+    TRANSACTION_SHARE,
     Broker,
     Config,
     Groups,
@@ -63,6 +65,7 @@ __all__ = [
     "Setting",
     "Wal",
     "load",
+    "lowered_transactions",
     "parse_durability",
     "parse_size",
     "secret_warnings",
@@ -248,7 +251,24 @@ def _build(listen: dict[str, str], settings: Iterable[Setting]) -> LoadedConfig:
     config = Config(data_dir=data_dir, listen=listen, **built)
     address(config.archive.uri, Path(data_dir))
     _check_backoff(config.groups, sources)
-    return LoadedConfig(config, sources, tuple(_visible_secrets(sources)))
+    warnings = (*_visible_secrets(sources), *_lowered_limits(config.limits, sources))
+    return LoadedConfig(config, sources, warnings)
+
+
+def _lowered_limits(limits: Limits, sources: Mapping[str, str]) -> Iterable[str]:
+    """Warn about memory of transactions that ``limits.memory`` does not leave them."""
+    name = "limits.transaction_bytes"
+    used = lowered_transactions(limits)
+    if name in sources and used:
+        yield f"{name} is {limits.transaction_bytes}: {used}"
+
+
+def lowered_transactions(limits: Limits) -> str:
+    """Return what open transactions get instead of ``limits.transaction_bytes``, else ""."""
+    most = limits.memory // TRANSACTION_SHARE
+    if not 0 < most < limits.transaction_bytes:
+        return ""
+    return f"a quarter of limits.memory, {most}, is used"
 
 
 def _visible_secrets(sources: Mapping[str, str]) -> Iterable[str]:
@@ -290,7 +310,9 @@ def secret_warnings(config: Config) -> tuple[str, ...]:
         try:
             mode = path.stat().st_mode
         except OSError as error:
-            raise ConfigError(f"{file_name}: cannot read {path}: {error.strerror}") from error
+            raise ConfigError(
+                f"{file_name}: cannot read {_placed(path)}: {error.strerror}"
+            ) from error
         if mode & (stat.S_IRGRP | stat.S_IROTH):
             warnings.append(
                 f"{file_name}: {path} has the mode {stat.S_IMODE(mode):o}, so that others may read "
@@ -329,9 +351,14 @@ def _read(name: str, path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8")
     except OSError as error:
-        raise ConfigError(f"{name}: cannot read {path}: {error.strerror}") from error
+        raise ConfigError(f"{name}: cannot read {_placed(path)}: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise ConfigError(f"{name}: {path} is not UTF-8: byte {error.start} is wrong") from error
+
+
+def _placed(path: Path) -> str:
+    """Return the path as it was given, and the directory that a relative one begins in."""
+    return str(path) if path.is_absolute() else f"{path} in {os.getcwd()}"
 
 
 def _set_listener(listen: dict[str, str], name: str, setting: Setting) -> None:
@@ -358,11 +385,16 @@ def _set_listener(listen: dict[str, str], name: str, setting: Setting) -> None:
         listen[name] = endpoint
 
 
+def may_share(wire_format: str, other: str) -> bool:
+    """Return whether the first byte of a client tells two formats apart."""
+    first, others = FIRST_BYTES.get(wire_format), FIRST_BYTES.get(other)
+    return first is not None and others is not None and not set(first) & set(others)
+
+
 def _check_formats(formats: list[str], setting: Setting) -> None:
     """Refuse a listener whose formats are not distinguishable by the first byte."""
     for wire_format, other in combinations(formats, 2):
-        first, others = FIRST_BYTES.get(wire_format), FIRST_BYTES.get(other)
-        if first is None or others is None or set(first) & set(others):
+        if not may_share(wire_format, other):
             raise ConfigError(
                 f"{wire_format} and {other} cannot share an endpoint: a client's first byte does "
                 f"not tell them apart ({setting.source})"

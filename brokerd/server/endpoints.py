@@ -286,6 +286,24 @@ def interface_of(description: str) -> str | None:
     return _unescaped("".join(by_position[_INTERFACE_POSITION[kind] :][:1]))
 
 
+def socket_of(description: str) -> tuple[str, str] | None:
+    """Return interface and port of an endpoint, as written, or ``unix`` and its path.
+
+    None for any free port (0), and for kinds of endpoints that only the plugin knows.
+    """
+    kind, *parts = split(localise(description))
+    if kind == "haproxy":
+        return socket_of(description.partition(":")[2])
+    if kind not in ("unix", *_INTERFACE_POSITION):
+        return None
+    name = "address=" if kind == "unix" else "port="
+    named = [part.removeprefix(name) for part in parts if part.startswith(name)]
+    first = _unescaped((named or parts)[0])
+    if kind == "unix":
+        return "unix", os.path.normpath(first)
+    return None if int(first) == 0 else (interface_of(description) or "", str(int(first)))
+
+
 def inherited_interface(endpoint: Any) -> str:
     """Return the interface of a ``systemd:`` endpoint, whose socket is open already; "" if unknown.
 

@@ -11,17 +11,26 @@ from __future__ import annotations
 import difflib
 from collections.abc import Mapping
 from ipaddress import ip_address
+from itertools import combinations
 from typing import Any
 
 from twisted.internet.interfaces import IStreamServerEndpoint
 
 from brokerd.errors import ConfigError
 from brokerd.security.certificates import read_principals
-from brokerd.server.endpoints import Endpoints, inherited_interface, interface_of, is_behind_proxy
+from brokerd.server.config import may_share
+from brokerd.server.endpoints import (
+    Endpoints,
+    inherited_interface,
+    interface_of,
+    is_behind_proxy,
+    socket_of,
+)
 from brokerd.server.sections import FORMATS, Config
 
 ADMIN = "admin"
 """Name of the admin site among the listeners."""
+UNIX = "unix"
 
 
 def descriptions(config: Config) -> dict[str, str]:
@@ -43,6 +52,7 @@ def endpoints_of(reactor: Any, config: Config) -> dict[str, IStreamServerEndpoin
     endpoints = {name: made.parse(name, text) for name, text in descriptions(config).items()}
     if config.tls.client_auth != "none" and not any(map(_client_auth, endpoints.values())):
         raise ConfigError("tls.client_auth: no listener speaks TLS; give tls.certificate_file")
+    _check_distinct(config)
     insecure = insecure_listeners(config, endpoints)
     if insecure and not config.security.allow_insecure:
         listed = ", ".join(f"{name} ({what})" for name, what in insecure.items())
@@ -51,6 +61,35 @@ def endpoints_of(reactor: Any, config: Config) -> dict[str, IStreamServerEndpoin
             "loopback, or allow it with security.allow_insecure = true"
         )
     return endpoints
+
+
+def _check_distinct(config: Config) -> None:
+    """Refuse two listeners at one port or path."""
+    sockets = {
+        name: found
+        for name, text in descriptions(config).items()
+        if (found := socket_of(text)) is not None
+    }
+    for (name, one), (other, another) in combinations(sockets.items(), 2):
+        if not _overlap(one, another):
+            continue
+        where = f"{one[0]} {one[1]}" if one[0] == UNIX else f"port {one[1]}"
+        formats = [*name.split("+"), *other.split("+")]
+        advice = "give each an endpoint of its own"
+        if all(may_share(*pair) for pair in combinations(formats, 2)):
+            shared = "+".join(formats)
+            advice = f'write one listener for all: "{shared}" = "{descriptions(config)[name]}"'
+        raise ConfigError(f"{name} and {other} both listen on {where}; {advice}")
+
+
+def _overlap(one: tuple[str, str], another: tuple[str, str]) -> bool:
+    """Return whether two sockets cannot be open together, as far as their texts tell."""
+    if one == another:
+        return True
+    interfaces = {one[0], another[0]}
+    is_port = UNIX not in interfaces and one[1] == another[1]
+    of_ipv4 = not any(":" in interface for interface in interfaces)
+    return is_port and of_ipv4 and not interfaces.isdisjoint({"", "0.0.0.0"})
 
 
 def _check_proxies(config: Config) -> None:

@@ -136,6 +136,8 @@ class Archive(Struct, frozen=True):
 
 MEMORY_BYTES_MIN = 64 * MIB
 """The least ``limits.memory``, besides 0."""
+TRANSACTION_SHARE = 4
+"""Open transactions may take the budget of memory divided by this."""
 
 
 class Limits(Struct, frozen=True):

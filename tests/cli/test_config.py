@@ -73,6 +73,45 @@ def test_check_warns_of_what_means_nothing(tmp_path: Path) -> None:
     assert (checked.exit_code, checked.stderr) == (0, f"brokerctl: WARNING: {said}\n")
 
 
+def test_check_refuses_two_listeners_at_one_port(tmp_path: Path) -> None:
+    file = tmp_path / "brokerd.toml"
+    file.write_text("[listen]\nflymq = 'tcp:9092'\nrustlog = 'tcp:9092'\n")
+    refused = str(brokerctl("config", "check", str(file)).exception)
+    assert '"flymq+rustlog" = "tcp:9092"' in refused
+
+
+def test_check_warns_of_transactions_that_memory_does_not_leave_room(tmp_path: Path) -> None:
+    file = tmp_path / "brokerd.toml"
+    file.write_text("[limits]\nmemory = '512MiB'\ntransaction_bytes = '192MiB'\n")
+    checked = brokerctl("config", "check", str(file))
+    used = "a quarter of limits.memory, 134217728, is used"
+    assert checked.exit_code == 0
+    assert f"limits.transaction_bytes is 201326592: {used}" in checked.stderr
+    shown = brokerctl("config", "show", str(file)).output
+    assert f"[limits] transaction_bytes; {used}\n" in shown
+    assert tomllib.loads(shown)["limits"]["transaction_bytes"] == 192 << 20
+    file.write_text("[limits]\nmemory = '512MiB'\n")
+    assert brokerctl("config", "check", str(file)).stderr == "", "nobody set the option"
+    assert f"transaction_bytes = 201326592  # default; {used}\n" in (
+        brokerctl("config", "show", str(file)).output
+    )
+    file.write_text("[limits]\nmemory = '1GiB'\ntransaction_bytes = '192MiB'\n")
+    assert brokerctl("config", "check", str(file)).stderr == ""
+    assert "is used" not in brokerctl("config", "show", str(file)).output
+    assert "default; at most a quarter" in brokerctl("config", "show").output
+
+
+def test_check_names_the_directory_of_a_relative_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for option in ("SECURITY_ADMIN_PASSWORD_FILE", "BLIPMQ_API_KEYS_FILE"):
+        refused = brokerctl("config", "check", **{f"BROKERD_{option}": "secrets/one"}).exception
+        assert f"cannot read secrets/one in {tmp_path}: No such file" in str(refused)
+        named = brokerctl("config", "check", **{f"BROKERD_{option}": "/nowhere/one"}).exception
+        assert "cannot read /nowhere/one: No such file" in str(named)
+
+
 def test_check_reads_the_files_of_tls(tmp_path: Path) -> None:
     """And warns of a key that others may read."""
     issued = Authority(tmp_path).issue("broker")

@@ -22,13 +22,17 @@ from brokerd.server.config import (
     LISTEN,
     SECRETS,
     SECTIONS,
+    Limits,
     LoadedConfig,
     load,
+    lowered_transactions,
     secret_warnings,
     with_secrets,
 )
 from brokerd.server.listeners import endpoints_of, insecure_listeners, listener_warnings
 
+DEFAULT_SOURCE = "default"
+"""The source of a value that nothing sets."""
 _FILE = click.argument("file", required=False, type=click.Path(path_type=Path))
 
 
@@ -96,10 +100,19 @@ def format_toml(loaded: LoadedConfig) -> str:
         lines += ["", f"[{section}]"]
         for key, value in msgspec.structs.asdict(getattr(config, section)).items():
             name = f"{section}.{key}"
-            lines.append(
-                _line(key, _masked(value) if name in SECRETS else value, sources.get(name))
-            )
+            source = sources.get(name) or DEFAULT_SOURCE
+            if name == "limits.transaction_bytes":
+                source += _transactions_in_use(config.limits)
+            lines.append(_line(key, _masked(value) if name in SECRETS else value, source))
     return "\n".join(lines) + "\n"
+
+
+def _transactions_in_use(limits: Limits) -> str:
+    """Return a remark if open transactions may take less than the option says."""
+    if not limits.memory:
+        return "; at most a quarter of the broker's limits.memory: see brokerctl status"
+    used = lowered_transactions(limits)
+    return f"; {used}" if used else ""
 
 
 def _masked(secrets: Sequence[str]) -> list[str]:
@@ -109,4 +122,4 @@ def _masked(secrets: Sequence[str]) -> list[str]:
 
 def _line(key: str, value: Any, source: str | None) -> str:
     name = f'"{key}"' if "+" in key else key
-    return f"{name} = {json.dumps(value)}  # {source or 'default'}"
+    return f"{name} = {json.dumps(value)}  # {source or DEFAULT_SOURCE}"
