@@ -147,7 +147,6 @@ def send(transport: Any, data: bytes) -> None:
         0 < len(data) <= AT_ONCE_BYTES
         and _is_plain(transport)
         and transport.connected
-        and not transport.disconnecting
         and not transport.dataBuffer
         and not transport._tempDataBuffer
     ):
