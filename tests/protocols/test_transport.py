@@ -193,6 +193,12 @@ def test_a_peer_that_is_gone_is_the_reactors_to_notice(ends: Ends) -> None:
     assert isinstance(ends.transport.doWrite(), Exception)
 
 
+def test_a_send_to_a_connection_that_was_lost_does_nothing(ends: Ends) -> None:
+    ends.transport.connectionLost(Failure(ConnectionDone()))
+    send(ends.transport, b"late")
+    assert not ends.watch.writers
+
+
 def test_a_full_buffer_pauses_the_producer_and_an_empty_one_resumes_it(ends: Ends) -> None:
     """Back-pressure sees what `send` buffered."""
     told: list[str] = []
@@ -309,7 +315,7 @@ def test_small_answers_are_joined_and_large_ones_are_not_copied() -> None:
 def large_parts(ends: Ends) -> bytes:
     """Leave 5 MiB in parts of many sizes to the reactor; return them joined."""
     ends.transport.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1024 * KIB)
-    sizes = [1 << 20, 1, 60_000, 1 << 20, *[5] * 1000, 100_000, 100_000, 100_000, 7, 3 << 20]
+    sizes = [1 << 20, 1, 60_000, 1 << 20, *[5] * 2000, 100_000, 100_000, 100_000, 7, 3 << 20]
     parts = [bytes([65 + number % 26]) * size for number, size in enumerate(sizes)]
     for part in parts:
         ends.transport.write(part)
@@ -483,11 +489,23 @@ class Accepted(NamedTuple):
     protocol: Echo
 
 
+class Selectables(dict[int, Any]):
+    """What a reactor watches, by descriptor. `look` is called for each event."""
+
+    look: Callable[[], None] = staticmethod(lambda: None)
+
+    def get(self, *arguments: Any) -> Any:
+        self.look()
+        return super().get(*arguments)
+
+
 class Loop:
     """An epoll reactor that the test turns, and its first connection."""
 
-    def __init__(self, reactor: Any = None) -> None:
-        self.reactor = reactor or EPollReactor()
+    def __init__(self) -> None:
+        self.reactor: Any = EPollReactor()
+        self.selectables = Selectables(self.reactor._selectables)
+        self.reactor._selectables = self.selectables
         self.waited_seconds = 0.0
         """Time in which another process had the processor."""
         self.before_heavy: Callable[[], object] = lambda: None
@@ -573,6 +591,10 @@ class Crowd:
         meanwhile, self.meanwhile = self.meanwhile, lambda: None
         meanwhile()
 
+    def pass_over(self) -> None:
+        """Let the time pass that it takes to look at an event."""
+        self.now += 0.4 * HEAVY_SECONDS
+
     def answer_light_first(self) -> None:
         """From now on, note when the reactor lets light requests have their answers."""
         self._loop.before_heavy = partial(self.order.append, ANSWERS)
@@ -643,14 +665,18 @@ class TestReadDirectly:
         loop.turn()
         assert loop.usual == 1 and loop.peer.recv(100) == b"hello"
 
-    def test_a_writable_connection_does_not_join_all_that_waits(self, loop: Loop) -> None:
+    @pytest.mark.parametrize("readable", [b"", b"hello"])
+    def test_a_writable_connection_does_not_join_all_that_waits(
+        self, loop: Loop, readable: bytes
+    ) -> None:
         transport = loop.protocol.transport
         for _ in range(20):
             transport.write(bytes(1 << 20))
+        loop.peer.sendall(readable)
         loop.turn()
-        assert not loop.usual  # doWrite, which joins
+        assert loop.usual == bool(readable)  # doRead, and not doWrite, which joins
         assert len(transport.dataBuffer) == 1 << 20
-        assert transport._tempDataLen == 19 << 20
+        assert transport._tempDataLen == (19 << 20) + len(readable)
 
     def test_many_writable_connections_take_turns(self, loop: Loop) -> None:
         """Each look at the clock costs a second, so a turn has time for one write."""
@@ -707,6 +733,16 @@ class TestReadDirectly:
         monkeypatch.setattr(transport, "LISTED_SECONDS", 0.4 * writers.cost)
         writers.meanwhile = writers.crowd_send
         assert writers.turn() == 2
+
+    def test_the_time_to_pass_over_writable_connections_makes_no_other_one_heavy(
+        self, loop: Loop, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        writers = Writers(loop, monkeypatch)
+        loop.selectables.look = writers.crowd.pass_over
+        writers.crowd_send()
+        writers.turn()
+        writers.crowd_send()
+        assert loop.reads.light_arrives()
 
     def test_a_light_request_goes_before_heavy_ones(self, loop: Loop) -> None:
         """And its turn ends before a heavy one is handled."""
@@ -871,18 +907,11 @@ class TestReadDirectly:
             served = [one for one in crowd.order if one != END]
             assert served[0] == 0 and len(served) == 1 + count
 
-    def test_the_time_to_pass_over_heavy_connections_makes_no_other_one_heavy(self) -> None:
-        reactor = EPollReactor()
-        found = reactor._selectables
-
-        class Slow(dict[int, Any]):
-            def get(self, *arguments: Any) -> Any:
-                crowd.now += 0.4 * HEAVY_SECONDS
-                return super().get(*arguments)
-
-        reactor._selectables = Slow(found)
-        loop = Loop(reactor)
+    def test_the_time_to_pass_over_heavy_connections_makes_no_other_one_heavy(
+        self, loop: Loop
+    ) -> None:
         crowd = Crowd(loop, size=5)
+        loop.selectables.look = crowd.pass_over
         crowd.cost.update({4: 0.0})
         crowd.send(0, 1, 2, 3)
         crowd.turn()
@@ -890,7 +919,43 @@ class TestReadDirectly:
             crowd.send(0, 1, 2, 3, 4)
             crowd.turn()
             assert crowd.order[0] == 4
-        loop.close()
+
+    def test_time_in_which_the_reactor_waits_makes_no_connection_light(self, loop: Loop) -> None:
+        """It waits for events, and for a commit before heavy reads."""
+        crowd = Crowd(loop)
+        crowd.cost.update({2: 0.0})
+
+        def wait() -> None:
+            crowd.now += 1.0
+            loop.waited_seconds += 1.0
+
+        loop.before_heavy = wait
+        wait()
+        crowd.send(0)
+        crowd.turn()
+        for _ in range(2):
+            crowd.send(0, 2)
+            crowd.turn()
+            assert crowd.order == [2, END, 0, END]
+
+    def test_a_heavy_connection_that_the_turn_closes_is_not_read(self, loop: Loop) -> None:
+        others = [loop.connect() for _ in range(2)]
+        crowd = Crowd(loop, size=1)
+        for number, one in enumerate(others, 1):
+            crowd.cost[number], crowd.waits[number] = crowd.cost[0], 0.0
+            crowd.join(number, one)
+        connections = [loop.protocol, *[one.protocol for one in others]]
+        crowd.send(0, 1, 2)
+        crowd.turn()
+
+        def close() -> None:
+            for number in {0, 1, 2} - {*crowd.order}:
+                connections[number].transport.connectionLost(Failure(ConnectionDone()))
+
+        crowd.send(0, 1, 2)
+        crowd.meanwhile = close
+        crowd.turn()
+        assert len(crowd.order) == 2 and crowd.order[1] == END
 
     def test_a_connection_is_light_again_after_a_short_request(self, loop: Loop) -> None:
         crowd = Crowd(loop)
@@ -965,6 +1030,21 @@ class TestReadDirectly:
         assert first[:2] == [0, 0]
         assert 1 in first[2:]
 
+    def test_a_very_long_request_does_not_outweigh_many_short_ones(self, loop: Loop) -> None:
+        crowd = Crowd(loop)
+        crowd.cost[0] = 100 * HEAVY_SECONDS
+        crowd.send(0, 1)
+        crowd.turn()
+        crowd.cost[0] = 0.0
+        for _ in range(8):
+            crowd.send(0)
+            crowd.turn()
+        crowd.cost[0] = 2 * HEAVY_SECONDS
+        for _ in range(2):
+            crowd.send(1, 0)
+            crowd.turn()
+            assert crowd.order == [0, END, 1, END]
+
     def test_a_new_connection_with_the_descriptor_of_a_heavy_one_is_light(self, loop: Loop) -> None:
         crowd = Crowd(loop)
         crowd.send(0, 1)
@@ -986,6 +1066,7 @@ class TestReadDirectly:
         assert new.protocol.transport.fileno() == descriptor
         crowd.join(0, new)
         crowd.send(0, 1)
+        assert loop.reads.light_arrives()
         crowd.turn()
         assert crowd.order == [0, END, 1, END]
 
