@@ -314,6 +314,28 @@ def test_a_quota_is_set_changed_and_deleted(workshop: Workshop) -> None:
     assert console.get("quotas")["quotas"] == []
 
 
+def test_each_quota_shows_whole_on_a_screen_of_1300_pixels(workshop: Workshop) -> None:
+    """Also its buttons, and whether its account exists."""
+    console, page = workshop.console, workshop.console.page
+    limits = {"requests": 1_000_000, "bytes_in": 1_000_000, "bytes_out": 1 << 39}
+    names = ["2001:db8:1234:5678:9abc:def0:1234:5678", "::1"]
+    for name in names:
+        console.call("PUT", f"quotas/address/{name}", limits)
+    console.call("PUT", "quotas/account/gone", {"connections": 100_000})
+    before = page.viewport_size
+    page.set_viewport_size({"width": 1_300, "height": 900})
+    console.visit("#/quotas")
+    row = page.get_by_role("row").filter(has_text=names[0])
+    assert "976.6 KiB\n0 B so far" in row.inner_text()
+    assert "no account" in page.get_by_role("row").filter(has_text="gone").inner_text()
+    region = page.get_by_role("region", name="quotas")
+    assert region.evaluate("(all) => all.scrollWidth <= all.clientWidth")
+    page.set_viewport_size(before)
+    for name in names:
+        console.call("DELETE", f"quotas/address/{name}")
+    console.call("DELETE", "quotas/account/gone")
+
+
 def test_broker_time_is_set(workshop: Workshop) -> None:
     console = workshop.console
     console.visit("#/clock")

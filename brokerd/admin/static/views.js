@@ -254,17 +254,20 @@ export async function audit(parts, query) {
 export async function quotas(parts, query) {
   const first = Number(query.get("first") ?? 0);
   const [page, may] = await Promise.all([get(["quotas"], { first, limit: ROWS }), permissions()]);
-  const limit = (shown, value) => value === 0 ? "no limit" : shown(value);
-  const rows = page.quotas.map(({ kind, name, limits, use }) => [
-    kind, name, limit(number, limits.requests), number(use.requests), limit(bytes, limits.bytes_in), bytes(use.bytes_in),
-    limit(bytes, limits.bytes_out), bytes(use.bytes_out), limit(number, limits.connections), number(use.connections),
-    number(use.waits), number(use.refused),
-    buttons(actions.setQuota(may, { kind, name, limits }), actions.deleteQuota(may, { kind, name }))]);
+  const lines = (first, second) =>
+    element("div", { className: "fold" }, first, ...second ? [element("br"), second] : []);
+  const limit = (shown, most, used, when = "so far") =>
+    lines(most === 0 ? "no limit" : shown(most), `${shown(used)} ${when}`);
+  const rows = page.quotas.map(({ kind, name, limits, use, unknown_account }) => [
+    kind, lines(name, unknown_account && "no account"), limit(number, limits.requests, use.requests),
+    limit(bytes, limits.bytes_in, use.bytes_in), limit(bytes, limits.bytes_out, use.bytes_out),
+    limit(number, limits.connections, use.connections, "open"), number(use.waits), number(use.refused),
+    element("div", { className: "stacked" },
+      buttons(actions.setQuota(may, { kind, name, limits }), actions.deleteQuota(may, { kind, name })))]);
   return [
     buttons(actions.setQuota(may)),
-    section("Quotas: limits a second, and use since the start", table("quotas",
-      ["kind", "name", "#requests a second", "#requests", "#bytes in a second", "#bytes in", "#bytes out a second",
-        "#bytes out", "#connections at most", "#connections", "#requests that waited", "#connections refused", ""], rows)),
+    section("Quotas: limits, of rates a second, and use since the start", table("quotas",
+      ["kind", "name", "#requests", "#bytes in", "#bytes out", "#connections", "#waits", "#refused", ""], rows)),
     pages(["quotas"], "first", first, page.next)];
 }
 
