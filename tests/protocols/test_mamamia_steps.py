@@ -16,7 +16,9 @@ from brokerd.errors import NoSpace
 from brokerd.protocols.base.connection import LONG_RUNS_MAX, PASS_SECONDS
 from brokerd.protocols.mamamia import connection
 from brokerd.protocols.mamamia.connection import MamamiaFactory
+from brokerd.security import WRITE
 from brokerd.wal import WalOptions
+from tests.guards import Given
 from tests.house import Client, House, ask
 from tests.protocols.flymq_desk import Steps
 
@@ -438,6 +440,49 @@ def test_a_client_waits_for_a_round_of_others_after_some_long_runs_only(long_run
         assert len(others) <= 3
     else:
         assert len(others) > 10
+
+
+def test_long_runs_fill_a_turn() -> None:
+    """A new client then waits for the next one."""
+    house, _ = after_long_runs(2)
+    new = house.connect()
+    new.send(mm.Produce("orders", b"y"))
+    house.run()
+    assert new.answers() == []
+    house.finish()
+    assert new.answers() == [mm.Produced(3)]
+
+
+@pytest.mark.parametrize("is_new", [True, False])
+def test_an_account_with_many_clients_does_not_delay_another(is_new: bool) -> None:
+    """All of them have further requests. New clients wait for a turn, and others for a run."""
+    house = SteppedHouse()
+    *crowd, other = clients = [house.connect() for _ in range(4)]
+    for client in clients:
+        client.protocol.access = Given("other" if client is other else "crowd", WRITE)
+        if not is_new:
+            client.send(mm.Produce("orders", b"x"))
+    house.steps.look_seconds = SLICE_SECONDS * 0.3
+    for client in clients:
+        house.factory.slices.is_full = False
+        client.send(*[mm.Produce("orders", b"y"), mm.Produce("returns", b"y")] * 5)
+    house.run()
+    for client in clients:
+        assert client.answers()
+    for _ in range(2):
+        house.steps.step()
+        house.run()
+    assert other.answers()
+    assert sum(bool(client.answers()) for client in crowd) <= 1
+
+
+def test_the_work_of_a_connection_is_that_of_its_account_from_the_login_on() -> None:
+    house = SteppedHouse()
+    client = house.connect().protocol
+    anonymous = client.slice_owner()
+    assert client.slice_owner() is anonymous is not house.connect().protocol.slice_owner()
+    client.access = Given("ann")
+    assert client.slice_owner() is house.factory.slices.account("ann")
 
 
 def test_in_a_full_turn_a_client_has_a_short_run() -> None:
