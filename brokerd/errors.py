@@ -141,6 +141,13 @@ class LoginThrottled(BrokerdError):
     retryable = True
 
 
+class TooManyLogins(LoginThrottled):
+    """Too many logins wait to be checked. It is no failed login."""
+
+    def __init__(self, text: str = "too many logins at once; try again in a second") -> None:
+        super().__init__(text)
+
+
 class UnknownAccount(BrokerdError):
     """The account does not exist."""
 

@@ -57,7 +57,8 @@ def test_every_error_says_what_it_means(error: type[BrokerdError]) -> None:
 def test_only_what_may_pass_by_itself_is_worth_trying_again() -> None:
     """Clients repeat a request unchanged only after these."""
     retryable = {error.__name__ for error in ERRORS if error.retryable}
-    assert retryable == {"NoSpace", "LimitExceeded", "LoginThrottled", "ShuttingDown"}
+    logins = {"LoginThrottled", "TooManyLogins"}
+    assert retryable == {"NoSpace", "LimitExceeded", "ShuttingDown", *logins}
 
 
 @pytest.mark.parametrize(

@@ -251,6 +251,12 @@ DEFINITIONS = (
     Definition(
         "audit.logins_failed", "brokerd_logins_failed", C, "Failed logins, including throttled ones"
     ),
+    Definition(
+        "audit.logins_refused",
+        "brokerd_logins_refused",
+        C,
+        "Logins refused because too many waited to be checked",
+    ),
     Definition("audit.denied", "brokerd_denials", C, "Requests refused for lack of a permission"),
     Definition("tls_refused", "brokerd_tls_refused", C, "Failed TLS handshakes", "listener"),
     Definition(

@@ -21,7 +21,7 @@ _REFUSED = {
     "409": "a conflict: it exists already, a limit is reached, or another client holds it",
     "413": "the body or a record is too large",
     "415": "a write without Content-Type: application/json",
-    "429": "too many logins failed; the text says when the next one is checked",
+    "429": "too many logins failed, or wait; the text says when to try again",
     "500": "a failed write, damage, or a bug",
     "503": "the broker is starting or stopping, or the archive is unusable",
     "507": "the disk is full",

@@ -56,6 +56,7 @@ class EventType(StrEnum):
 
     LOGIN = "auth.success"
     LOGIN_FAILED = "auth.failure"
+    LOGIN_REFUSED = "auth.refused"
     LOGOUT = "auth.logout"
     DENIED = "access.denied"
     TOPIC_CREATED = "topic.create"
@@ -185,6 +186,12 @@ def login_failed(actor: Actor, action: str, reason: str, key_id: str = "") -> Au
     """
     details = {"reason": reason, **_of_key(key_id)}
     return event(actor, EventType.LOGIN_FAILED, actor.user, action, Result.FAILURE, details)
+
+
+def login_refused(actor: Actor, action: str, reason: str, key_id: str = "") -> AuditEvent:
+    """Make the event of a login that had no place in the queue. It is no failed login."""
+    details = {"reason": reason, **_of_key(key_id)}
+    return event(actor, EventType.LOGIN_REFUSED, actor.user, action, Result.FAILURE, details)
 
 
 def _of_key(key_id: str) -> dict[str, str]:

@@ -42,12 +42,14 @@ class Guard:
         """Check a password; call ``done`` in the caller's thread, now or later."""
         done(OPEN, None)
 
-    def check_peer(self, wire_format: str, peer: str, name: str) -> None:
-        """Raise `LoginThrottled` if too many logins from this address have failed.
+    def may_skip_check(self, wire_format: str, peer: str, name: str) -> bool:
+        """Return whether a cached right password may be accepted without `log_in`.
 
-        For callers that cache right passwords: otherwise each guess would reveal whether it is
-        right.
+        That is not so while more logins from this address wait than may fail. Raises
+        `LoginThrottled` if too many have failed. For callers that cache right passwords: otherwise
+        each of many guesses at once would reveal whether it is right.
         """
+        return True
 
     def knows(self, network: str) -> bool:
         """Return whether a client of this network has logged in; True without authentication.

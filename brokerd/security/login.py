@@ -11,17 +11,24 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
 from hmac import compare_digest
 
-from brokerd.errors import BrokerdError, LoginFailed, LoginThrottled, ShuttingDown
+from brokerd.errors import (
+    BrokerdError,
+    LoginFailed,
+    LoginThrottled,
+    ShuttingDown,
+    TooManyLogins,
+)
 from brokerd.security.access import Access
 from brokerd.security.accounts import PASSWORD_BYTES_MAX, Account
-from brokerd.security.audit import Actor, logged_in, login_failed, network_of
+from brokerd.security.attempts import PasswordAttempt
+from brokerd.security.audit import Actor, logged_in, login_failed, login_refused, network_of
 from brokerd.security.certificates import mapping_problem, principal_of
 from brokerd.security.directory import Directory
 from brokerd.security.guard import Guard, LoginDone
 from brokerd.security.keys import digest_of, find_key, key_id_of
 from brokerd.security.passwords import Passwords
 from brokerd.security.principal import Principal, Record
-from brokerd.security.throttle import BUCKETS_MAX, Attempt, Throttle
+from brokerd.security.throttle import BUCKETS_MAX, Throttle
 
 
 class AccountGuard(Guard):
@@ -100,63 +107,55 @@ class AccountGuard(Guard):
     def log_in(
         self, wire_format: str, peer: str, name: str, password: str, done: LoginDone
     ) -> None:
+        actor = Actor(name, peer, wire_format)
         try:
-            attempt = self._begin(wire_format, peer, name, "password")
+            self._check_open()
+            attempt = PasswordAttempt(self._passwords, self._throttle, self._now_us, peer, name)
         except (LoginThrottled, ShuttingDown) as error:
+            self._record_unchecked(actor, "password", error)
             done(None, error)
             return
         account = self._directory.accounts.get(name)
 
         def checked(is_right: bool | None, error: BrokerdError | None) -> None:
             if is_right is None:
-                self._throttle.give_back(attempt)
+                self._record_unchecked(actor, "password", error)
                 done(None, error)
             else:
-                done(*self._outcome(wire_format, peer, name, account, is_right, attempt))
+                done(*self._outcome(actor, account, is_right, attempt))
 
         is_long = len(password.encode("utf-8", "surrogatepass")) > PASSWORD_BYTES_MAX
-        try:
-            self._passwords.check(
-                account.password if account is not None else "",
-                "" if is_long else password,
-                checked,
-                network_of(peer),
-                self._throttle.is_known(attempt),
-            )
-        except LoginThrottled as error:
-            self._throttle.give_back(attempt)
-            done(None, error)
+        attempt.check(
+            account.password if account is not None else "",
+            "" if is_long else password,
+            checked,
+        )
 
-    def check_peer(self, wire_format: str, peer: str, name: str) -> None:
+    def may_skip_check(self, wire_format: str, peer: str, name: str) -> bool:
         try:
-            self._throttle.check_peer(peer, self._now_us())
-        except LoginThrottled:
-            self._record(login_failed(Actor(name, peer, wire_format), "password", "throttled"))
+            return self._throttle.may_skip_check(peer, self._now_us())
+        except LoginThrottled as error:
+            self._record_unchecked(Actor(name, peer, wire_format), "password", error)
             raise
 
     def _outcome(
-        self,
-        wire_format: str,
-        peer: str,
-        name: str,
-        account: Account | None,
-        is_right: bool,
-        attempt: Attempt,
+        self, actor: Actor, account: Account | None, is_right: bool, attempt: PasswordAttempt
     ) -> tuple[Access | None, BrokerdError | None]:
         """Return the result of a login after its password was checked against ``account``."""
-        current = self._directory.accounts.get(name)
+        current = self._directory.accounts.get(actor.user)
         if current is None or account is None or current.password != account.password:
             is_right = False
         if current is None or not is_right:
-            return None, self._failed(
-                wire_format, peer, name, "password", "invalid username or password"
-            )
+            attempt.failed()
+            return None, self._failed(actor, "password", "invalid username or password")
         if not current.enabled:
-            return None, self._failed(
-                wire_format, peer, name, "password", "user account is disabled"
-            )
-        access = self._principal(name, wire_format, peer, password=current.password)
-        return self._succeeded(access, attempt, "password"), None
+            attempt.failed()
+            return None, self._failed(actor, "password", "user account is disabled")
+        attempt.succeeded()
+        access = self._principal(
+            actor.user, actor.wire_format, actor.client_ip, password=current.password
+        )
+        return self._accept(access, "password"), None
 
     def log_in_with_key(self, wire_format: str, peer: str, key: str) -> Access:
         self._check_open()
@@ -169,12 +168,22 @@ class AccountGuard(Guard):
             return self._accept(
                 self._principal(owner.name, wire_format, peer, key_id=key_id), "key"
             )
-        attempt = self._begin(wire_format, peer, None, "key", key_id)
+        now_us = self._now_us()
+        try:
+            attempt = self._throttle.admit(peer, None, now_us)
+            may_begin = self._throttle.begin(attempt, now_us)
+            self._throttle.end(attempt)
+            if not may_begin:
+                raise TooManyLogins
+        except LoginThrottled as error:
+            self._record_unchecked(Actor("", peer, wire_format), "key", error, key_id)
+            raise
         if found is None and wire_format == "blipmq" and self._is_blipmq_key(key):
             access = self._principal(self._principals.get(wire_format, ""), wire_format, peer)
-            return self._succeeded(access, attempt, "key")
-        name = "" if found is None else found.owner
-        raise self._failed(wire_format, peer, name, "key", "invalid API key", key_id)
+            return self._accept(access, "key")
+        self._throttle.failed(attempt, now_us)
+        actor = Actor("" if found is None else found.owner, peer, wire_format)
+        raise self._failed(actor, "key", "invalid API key", key_id)
 
     def _is_blipmq_key(self, key: str) -> bool:
         digest = digest_of(key)
@@ -187,20 +196,14 @@ class AccountGuard(Guard):
         if not self._is_open():
             raise ShuttingDown("the broker is starting; try again later")
 
-    def _begin(
-        self, wire_format: str, peer: str, name: str | None, action: str, key_id: str = ""
-    ) -> Attempt:
-        self._check_open()
-        try:
-            return self._throttle.begin(peer, name, self._now_us())
-        except LoginThrottled:
-            actor = Actor(name or "", peer, wire_format)
+    def _record_unchecked(
+        self, actor: Actor, action: str, error: BrokerdError | None, key_id: str = ""
+    ) -> None:
+        """Record a login that was refused without a check."""
+        if isinstance(error, TooManyLogins):
+            self._record(login_refused(actor, action, "too many logins at once", key_id))
+        elif isinstance(error, LoginThrottled):
             self._record(login_failed(actor, action, "throttled", key_id))
-            raise
-
-    def _succeeded(self, access: Access, attempt: Attempt, action: str) -> Access:
-        self._throttle.succeeded(attempt)
-        return self._accept(access, action)
 
     def _accept(self, access: Access, action: str) -> Access:
         self._record(logged_in(access.actor, action, access.key_id))
@@ -214,10 +217,8 @@ class AccountGuard(Guard):
     def knows(self, network: str) -> bool:
         return network in self._networks
 
-    def _failed(
-        self, wire_format: str, peer: str, name: str, action: str, reason: str, key_id: str = ""
-    ) -> LoginFailed:
-        self._record(login_failed(Actor(name, peer, wire_format), action, reason, key_id))
+    def _failed(self, actor: Actor, action: str, reason: str, key_id: str = "") -> LoginFailed:
+        self._record(login_failed(actor, action, reason, key_id))
         return LoginFailed(reason)
 
     def _principal(

@@ -41,7 +41,7 @@ PARTITION_OFFSETS = 1 << 48
 """A delivery tag is the partition times this number, plus the offset, plus 1."""
 TRIES = 4
 REMEMBERED = 50
-THROTTLED = "too many failed logins"
+THROTTLED = ("too many failed logins", "too many logins at once")
 """The begin of the only refusal that the login of a greeting may get."""
 SUBSCRIPTIONS_MAX = 8
 """The most subscriptions of a client. It polls as many of the newest ones."""

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 from base64 import b64encode
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -22,7 +23,9 @@ from brokerd.errors import (
 from brokerd.security import ANY, MONITOR, OPEN, READ, Access, Guard
 from brokerd.security.guard import LoginDone
 from brokerd.security.login import AccountGuard
-from tests.admin.caller import JSON, Caller, answer_of
+from brokerd.security.passwords import RUNNING_MAX, SOURCE_MAX, Passwords
+from brokerd.worker_pool import run_inline
+from tests.admin.caller import JSON, Caller, Wire, answer_of
 from tests.certificates import Authority
 from tests.house import House
 
@@ -267,6 +270,73 @@ def test_a_password_that_is_remembered_is_no_way_past_the_throttle() -> None:
     assert ask(caller, "/users", basic("root")) == guesses[-1]
     house.clock.advance(30)
     assert ask(caller, "/users", basic("root"))[0] == 200
+
+
+class Slow(Caller):
+    """A site with the administrator root, where passwords are hashed when `finish` says."""
+
+    def __init__(self) -> None:
+        house = House()
+        accounts = house.broker.accounts
+        accounts.create_account(OPEN, "root", "pw", ("admin",), lambda account, error: None)
+        self._hashes: list[Callable[[], None]] = []
+        accounts.passwords = Passwords(
+            lambda work, done: self._hashes.append(lambda: run_inline(work, done)), os.urandom
+        )
+        guard = AccountGuard(
+            accounts.directory,
+            accounts.passwords,
+            accounts.throttle,
+            house.broker.audit.record,
+            house.broker.time.monotonic_us,
+            {},
+            {},
+        )
+        super().__init__(house, guard)
+
+    def begin(self, *passwords: str) -> list[Wire]:
+        """Send a request of root with each password."""
+        wires = [self.send("GET", "/users", head=basic("root", one))[1] for one in passwords]
+        self.house.run()
+        return wires
+
+    def finish(self) -> None:
+        while self._hashes:
+            self._hashes.pop(0)()
+        self.house.run()
+
+
+def test_requests_at_once_with_the_right_password_are_all_answered() -> None:
+    """None is refused because others are being checked, before the password is remembered."""
+    caller = Slow()
+    wires = caller.begin(*["pw"] * 50)
+    caller.finish()
+    assert {answer_of(wire)[0] for wire in wires} == {200}
+    assert caller.house.broker.status()["audit"]["logins_failed"] == 0
+    (wire,) = caller.begin("pw")
+    assert answer_of(wire)[0] == 200
+
+
+def test_requests_for_which_there_is_no_place_are_told_so_and_are_no_failed_logins() -> None:
+    caller = Slow()
+    wires = caller.begin(*["pw"] * (RUNNING_MAX + SOURCE_MAX + 1))
+    text = "too many logins at once; try again in a second"
+    assert answer_of(wires[-1]) == (429, {"error": text, "retryable": True})
+    caller.finish()
+    assert {answer_of(wire)[0] for wire in wires[:-1]} == {200}
+    counts = caller.house.broker.status()["audit"]
+    assert (counts["logins_failed"], counts["logins_refused"]) == (0, 1)
+
+
+def test_a_password_that_is_remembered_is_no_guess_for_free_among_many_at_once() -> None:
+    """It has its turn among the guesses, and is refused after twenty of them."""
+    caller = Slow()
+    caller.begin("pw")
+    caller.finish()
+    wires = caller.begin(*[f"guess {number}" for number in range(30)], "pw")
+    assert all(not wire.value() for wire in wires)
+    caller.finish()
+    assert [answer_of(wire)[0] for wire in wires] == [401] * 20 + [429] * 11
 
 
 def test_a_wrong_password_is_checked_each_time(caller: Caller, door: Door) -> None:

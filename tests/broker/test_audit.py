@@ -264,6 +264,7 @@ class TestRecords:
             "repeated": 9_999,
             "dropped": 0,
             "logins_failed": 0,
+            "logins_refused": 0,
             "denied": 10_000,
         }
 

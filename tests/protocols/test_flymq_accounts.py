@@ -87,6 +87,21 @@ def test_what_is_sent_behind_a_login_waits_for_it(house: GuardedHouse) -> None:
     assert who.user == "pat"
 
 
+def test_a_pool_of_workers_logs_in_at_once(house: GuardedHouse) -> None:
+    """Its account and its address are not known yet, as after a start of the broker."""
+    house.threads.waits = True
+    workers = [house.client() for _ in range(50)]
+    for worker in workers:
+        worker.send(flymq.Auth("pat", PASSWORD))
+    house.run()
+    while house.threads.waiting:
+        house.threads.finish()
+        house.run()
+    answers = [answer for worker in workers for answer in worker.answers()]
+    assert answers == [flymq.LoggedIn("pat", ("producer",))] * 50
+    assert house.broker.status()["audit"]["logins_failed"] == 0
+
+
 def test_several_logins_of_a_connection_are_answered_in_order(house: GuardedHouse) -> None:
     house.threads.waits = True
     client = house.client()

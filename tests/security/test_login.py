@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -12,7 +13,13 @@ from brokerd.security.access import READ, Access
 from brokerd.security.directory import Policy
 from brokerd.security.keys import new_key
 from brokerd.security.login import AccountGuard
-from brokerd.security.passwords import RUNNING_MAX, SOURCE_MAX, Passwords, hash_password
+from brokerd.security.passwords import (
+    RUNNING_MAX,
+    SOURCE_MAX,
+    WAITING_MAX,
+    Passwords,
+    hash_password,
+)
 from brokerd.security.throttle import Rate, Throttle
 from tests.security.hall import Hall
 from tests.security.test_passwords import Elsewhere
@@ -55,11 +62,15 @@ class Door(Hall):
         (found,) = told
         return found
 
-    def check(self) -> None:
-        """Check all the passwords that wait."""
+    def check(self) -> int:
+        """Check all the passwords that wait, and return how many were hashed."""
+        hashed = 0
         for work, done in self.elsewhere.work:
-            done(work(), None)
+            found = work()
+            hashed += found is not None
+            done(found, None)
         self.elsewhere.work.clear()
+        return hashed
 
     def key(self, owner: str) -> str:
         made = new_key(owner, "", 0, os.urandom)
@@ -126,6 +137,14 @@ def test_only_who_knows_the_password_hears_that_the_account_is_disabled() -> Non
     error = door.log_in("ann", "right")
     assert isinstance(error, LoginFailed)
     assert str(error) == "user account is disabled"
+
+
+def test_the_right_password_of_a_disabled_account_counts_as_a_failure() -> None:
+    """Or its answer would be a guess for free."""
+    door = Door(throttle=Throttle(Rate(1000, SECOND_US), Rate(2, SECOND_US)))
+    door.add("ann", password=HASH, enabled=False)
+    kinds = [type(door.log_in("ann", "right")) for _ in range(3)]
+    assert kinds == [LoginFailed, LoginFailed, LoginThrottled]
 
 
 @pytest.mark.parametrize("change", ["deleted", "password", "disabled"])
@@ -351,3 +370,173 @@ def test_a_change_of_accounts_is_seen_in_the_version() -> None:
     before = door.guard.version
     door.add("ann")
     assert door.guard.version > before
+
+
+def many(door: Door, count: int, name: str, password: str, peer: str = PEER) -> list[Any]:
+    """Begin logins, and return where their outcomes will be."""
+    told: list[Any] = []
+    for _ in range(count):
+        door.guard.log_in(
+            "flymq", peer, name, password, lambda access, error: told.append(access or error)
+        )
+    return told
+
+
+@pytest.mark.parametrize("is_known", [True, False])
+def test_right_logins_at_once_are_all_let_in(is_known: bool) -> None:
+    """A pool of workers connects again after a break of the network, or a start of the broker."""
+    door = Door(throttle=Throttle())
+    door.add("ann", password=HASH)
+    if is_known:
+        assert isinstance(door.log_in("ann", "right"), Access)
+    told = many(door, 50, "ann", "right")
+    door.check()
+    assert [type(one).__name__ for one in told] == ["Principal"] * 50
+    assert {event.type for event in door.told} == {"auth.success"}
+
+
+def test_guesses_at_once_of_one_address_are_as_few_as_one_after_the_other() -> None:
+    door = Door(throttle=Throttle())
+    told = [many(door, 1, f"n{n}", "guess") for n in range(60)]
+    hashed = door.check()
+    kinds = Counter(type(one).__name__ for (one,) in told)
+    assert kinds == {"LoginFailed": 20, "LoginThrottled": 40} and hashed == 20
+    assert len([event for event in door.told if event.details == {"reason": "throttled"}]) == 40
+
+
+def test_an_address_that_has_failed_too_often_takes_no_place_in_the_queue() -> None:
+    door = Door(throttle=Throttle(Rate(1, SECOND_US), Rate(1000, SECOND_US)))
+    many(door, 1, "ann", "guess")
+    door.check()
+    for number in range(RUNNING_MAX):
+        many(door, 1, "ann", "guess", f"198.51.100.{number}")
+    (refusal,) = many(door, 1, "ann", "guess")
+    assert str(refusal) == "too many failed logins; try again in 1 s"
+
+
+def test_guesses_at_once_of_one_account_are_as_few_as_one_after_the_other() -> None:
+    door = Door(throttle=Throttle())
+    door.add("ann", password=HASH)
+    told = [many(door, 1, "ann", "guess", f"198.51.100.{n}") for n in range(200)]
+    hashed = door.check()
+    kinds = Counter(type(one).__name__ for (one,) in told)
+    assert kinds == {"LoginFailed": 10, "LoginThrottled": 190} and hashed == 10
+
+
+def test_right_logins_of_one_account_give_no_more_guesses_of_another() -> None:
+    """Whatever order they have: a success gives back what it took, and nothing of a failure."""
+    door = Door(throttle=Throttle(Rate(20, SECOND_US), Rate(1000, SECOND_US)))
+    door.add("ann", password=HASH)
+    door.add("eve", password=HASH)
+    guesses: list[list[Any]] = []
+    own: list[list[Any]] = []
+    for _ in range(30):
+        guesses.append(many(door, 1, "ann", "guess"))
+        own.append(many(door, 1, "eve", "right"))
+        door.check()
+    kinds = Counter(type(one).__name__ for (one,) in guesses)
+    assert kinds == {"LoginFailed": 20, "LoginThrottled": 10}
+    assert [isinstance(one, Access) for (one,) in own] == [True] * 19 + [False] * 11
+    door = Door(throttle=Throttle(Rate(20, SECOND_US), Rate(1000, SECOND_US)))
+    door.add("ann", password=HASH)
+    door.add("eve", password=HASH)
+    both = [many(door, 1, *who) for _ in range(33) for who in (("ann", "guess"), ("eve", "right"))]
+    door.check()
+    kinds = Counter(type(one).__name__ for (one,) in both)
+    assert kinds["LoginFailed"] == 20 and kinds["Principal"] + kinds["LoginThrottled"] == 46
+
+
+def test_a_success_that_took_long_gives_back_nothing_of_later_failures() -> None:
+    """Or right logins that wait would pay for guesses."""
+    door = Door(throttle=Throttle(Rate(3, SECOND_US), Rate(1000, SECOND_US)))
+    door.add("eve", password=HASH)
+    late = many(door, 1, "eve", "right")
+    (slow,) = door.elsewhere.work
+    door.elsewhere.work.clear()
+    door.now_us = 10 * SECOND_US
+    guesses = [many(door, 1, f"n{n}", "guess") for n in range(2)]
+    door.check()
+    work, done = slow
+    done(work(), None)
+    assert isinstance(late[0], Access)
+    guesses += [many(door, 1, f"m{n}", "guess") for n in range(2)]
+    door.check()
+    kinds = [type(one).__name__ for (one,) in guesses]
+    assert kinds == ["LoginFailed"] * 3 + ["LoginThrottled"]
+
+
+@pytest.mark.parametrize("by", ["address", "account"])
+def test_a_login_waits_while_the_last_free_place_for_a_failure_is_in_doubt(by: str) -> None:
+    one, many_ = Rate(1, SECOND_US), Rate(1000, SECOND_US)
+    for first in ("right", "wrong"):
+        door = Door(throttle=Throttle(one, many_) if by == "address" else Throttle(many_, one))
+        door.add("ann", password=HASH)
+        told = many(door, 1, "ann", first)
+        other = "192.0.2.2" if by == "account" else PEER
+        told_then = many(door, 1, "ann", "right", other)
+        elsewhere = many(door, 1, "bob", "right", "192.0.2.3")
+        assert len(door.elsewhere.work) == 2 and not told_then
+        door.check()
+        assert isinstance(told[0], Access if first == "right" else LoginFailed)
+        assert isinstance(told_then[0], Access if first == "right" else LoginThrottled)
+        assert isinstance(elsewhere[0], LoginFailed)
+
+
+def test_after_a_right_login_the_others_of_its_account_and_address_come_first() -> None:
+    door = Door()
+    door.add("ann", password=HASH)
+    order: list[str] = []
+    for number in range(100):
+        peer = f"198.51.100.{number}"
+        door.guard.log_in("flymq", peer, f"n{number}", "x", lambda *_: order.append("flood"))
+        if number < 50:
+            door.guard.log_in("flymq", PEER, "ann", "right", lambda *_: order.append("ann"))
+    door.check()
+    first = order.index("ann")
+    assert order.count("ann") == 50
+    assert order[: first + 50 + 2 * RUNNING_MAX].count("ann") == 50
+
+
+def test_a_login_without_a_place_is_no_failure_and_has_an_event_of_its_own() -> None:
+    """Neither that of an address with too many, nor that which makes room for another address."""
+    door = Door()
+    told = many(door, RUNNING_MAX + SOURCE_MAX + 1, "ann", "guess")
+    text = "too many logins at once; try again in a second"
+    assert [str(one) for one in told] == [text]
+    assert door.trail() == [("auth.refused", "ann", "ann", "password", "failure")]
+    assert door.told[0].details == {"reason": "too many logins at once"}
+    for number in range(1, WAITING_MAX // SOURCE_MAX):
+        many(door, SOURCE_MAX, f"n{number}", "guess", f"198.51.100.{number}")
+    assert len(door.told) == 1
+    many(door, 1, "new", "guess", "203.0.113.1")
+    assert len(door.told) == 2 and door.told[1].type == "auth.refused"
+    assert door.told[1].user != "new"
+
+
+def test_a_key_of_the_configuration_waits_for_no_password_but_is_no_further_guess() -> None:
+    door = Door(throttle=Throttle(Rate(1, SECOND_US), Rate(1, SECOND_US)), blipmq_keys=("short",))
+    door.add("ann", password=HASH)
+    many(door, 1, "ann", "right")
+    with pytest.raises(LoginThrottled, match="too many logins at once"):
+        door.guard.log_in_with_key("blipmq", PEER, "short")
+    assert [event.type for event in door.told] == ["auth.refused"]
+    door.check()
+    door.guard.log_in_with_key("blipmq", PEER, "short")
+
+
+def test_a_remembered_password_is_of_no_use_beside_guesses_without_a_verdict() -> None:
+    """Or one of many guesses at once would show that it is right before any of them counts."""
+    door = Door(throttle=Throttle(Rate(3, SECOND_US), Rate(1000, SECOND_US)))
+    door.add("ann", password=HASH)
+    assert door.guard.may_skip_check("admin", PEER, "ann")
+    many(door, 2, "ann", "guess")
+    assert door.guard.may_skip_check("admin", PEER, "ann")
+    many(door, 1, "ann", "right")
+    assert not door.guard.may_skip_check("admin", PEER, "ann")
+    assert door.guard.may_skip_check("admin", "192.0.2.2", "ann")
+    door.check()
+    assert door.guard.may_skip_check("admin", PEER, "ann")
+    many(door, 1, "ann", "guess")
+    door.check()
+    with pytest.raises(LoginThrottled):
+        door.guard.may_skip_check("admin", PEER, "ann")

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
 from argon2 import extract_parameters
 from argon2.exceptions import HashingError
 
-from brokerd.errors import BrokerdError, LimitExceeded, LoginThrottled
+from brokerd.errors import BrokerdError, LimitExceeded, LoginThrottled, TooManyLogins
 from brokerd.security.passwords import (
     NOBODYS_HASH,
+    PASSED_MAX,
+    REFUSED_MAX,
     RUNNING_MAX,
     SOURCE_MAX,
     WAITING_MAX,
@@ -178,6 +181,127 @@ def test_a_full_queue_refuses_a_source_that_has_as_many_as_any() -> None:
         queue.check("another")
     queue.check("known", is_known=True)
     assert len(queue.refused) == 1
+
+
+def test_what_may_not_begin_waits_and_others_go_on() -> None:
+    elsewhere = Elsewhere()
+    passwords = Passwords(elsewhere.submit, os.urandom)
+    told: list[str] = []
+    may_begin = {"a": False, "b": True}
+    for source in "aab":
+        passwords.check(
+            "",
+            "x",
+            partial(lambda source, *_: told.append(source), source),
+            source,
+            may_begin=partial(may_begin.__getitem__, source),
+        )
+    assert len(elsewhere.work) == 1
+    elsewhere.work.pop()[1](False, None)
+    assert told == ["b"] and not elsewhere.work
+    may_begin["a"] = True
+    passwords.check("", "x", lambda *_: None, "c")
+    assert len(elsewhere.work) == RUNNING_MAX
+    for _, each_done in elsewhere.work:
+        each_done(False, None)
+    assert told == ["b", "a", "a"]
+
+
+def test_those_that_come_first_from_now_on_are_no_more_than_may_wait() -> None:
+    passwords = Passwords(Elsewhere().submit, os.urandom)
+
+    def check(is_known: bool) -> None:
+        passwords.check("", "x", lambda *_: None, "a", is_known, "ann")
+
+    for _ in range(RUNNING_MAX + SOURCE_MAX - 4):
+        check(is_known=True)
+    for _ in range(SOURCE_MAX):
+        check(is_known=False)
+    passwords.prefer("a", "ann")
+    with pytest.raises(TooManyLogins):
+        check(is_known=True)
+    for _ in range(4):
+        check(is_known=False)
+    with pytest.raises(TooManyLogins):
+        check(is_known=False)
+
+
+def test_many_that_may_not_begin_do_not_keep_others_waiting_for_long() -> None:
+    elsewhere = Elsewhere()
+    passwords = Passwords(elsewhere.submit, os.urandom)
+    told: list[int] = []
+    asked = 0
+
+    def may_begin() -> bool:
+        nonlocal asked
+        asked += 1
+        return False
+
+    passwords.check("", "x", lambda *_: None, "first")
+    for number in range(100):
+        before = asked
+        passwords.check("", "x", lambda *_: None, f"{number}", may_begin=may_begin)
+        assert asked - before <= PASSED_MAX
+    passwords.check("", "x", lambda *_: told.append(0), "right")
+    searches = 0
+    while len(elsewhere.work) == 1:
+        searches += 1
+        passwords.check("", "x", lambda *_: None, "0", may_begin=may_begin)
+    elsewhere.work.pop()[1](False, None)
+    assert told == [0] and searches <= 2 + 100 // PASSED_MAX
+
+
+def test_those_that_are_refused_after_they_waited_do_not_hold_a_turn() -> None:
+    """They are answered some at a time, and need no hash."""
+    elsewhere = Elsewhere()
+    passwords = Passwords(elsewhere.submit, os.urandom)
+    told: list[object] = []
+    is_over = False
+
+    def may_begin() -> bool:
+        if is_over:
+            raise LoginThrottled("too many failed logins")
+        return True
+
+    for number in range(RUNNING_MAX + 100):
+        passwords.check(
+            "", "x", lambda _, error: told.append(error), f"{number}", may_begin=may_begin
+        )
+    is_over = True
+    hashes = 0
+    while elsewhere.work:
+        before = len(told)
+        work, done = elsewhere.work.pop(0)
+        result = work()
+        hashes += result is not None
+        done(result, None)
+        assert len(told) - before <= 1 + REFUSED_MAX
+    assert hashes == RUNNING_MAX and len(told) == RUNNING_MAX + 100
+    assert sum(isinstance(error, LoginThrottled) for error in told) == 100
+
+
+def test_a_client_that_begins_the_next_login_when_one_is_refused_costs_no_stack() -> None:
+    elsewhere = Elsewhere()
+    passwords = Passwords(elsewhere.submit, os.urandom)
+    depth = deepest = refused = 0
+
+    def never() -> bool:
+        raise LoginThrottled("too many failed logins")
+
+    def begin(*_: object) -> None:
+        nonlocal depth, deepest, refused
+        depth += 1
+        deepest = max(deepest, depth)
+        refused += 1
+        if refused < 1000:
+            passwords.check("", "x", begin, f"{refused}", may_begin=never)
+        depth -= 1
+
+    begin()
+    while elsewhere.work:
+        work, done = elsewhere.work.pop(0)
+        done(work(), None)
+    assert refused == 1000 and deepest <= 2
 
 
 @pytest.mark.parametrize("error", [HashingError("Memory allocation error"), MemoryError()])

@@ -7,16 +7,32 @@ import re
 import pytest
 
 from brokerd.errors import LoginThrottled
-from brokerd.security.throttle import BUCKETS_MAX, Buckets, Rate, Throttle
+from brokerd.security.throttle import BUCKETS_MAX, Attempt, Buckets, Rate, Throttle
 
 SECOND_US = 1_000_000
+
+
+def judged(throttle: Throttle, peer: str, name: str | None, now_us: int = 0) -> Attempt:
+    """A login that was checked, and whose outcome does not count yet."""
+    attempt = throttle.admit(peer, name, now_us)
+    assert throttle.begin(attempt, now_us)
+    throttle.end(attempt)
+    return attempt
+
+
+def fail(throttle: Throttle, peer: str, name: str | None, now_us: int = 0) -> None:
+    throttle.failed(judged(throttle, peer, name, now_us), now_us)
+
+
+def succeed(throttle: Throttle, peer: str, name: str | None) -> None:
+    throttle.succeeded(judged(throttle, peer, name))
 
 
 def attempts(throttle: Throttle, peer: str, name: str | None, now_us: int = 0) -> int:
     """How many logins fail before one is not looked at; at most 100."""
     for count in range(100):
         try:
-            throttle.begin(peer, name, now_us)
+            fail(throttle, peer, name, now_us)
         except LoginThrottled:
             return count
     return 100
@@ -25,31 +41,31 @@ def attempts(throttle: Throttle, peer: str, name: str | None, now_us: int = 0) -
 def test_failures_of_one_name_are_throttled_from_wherever_they_come() -> None:
     throttle = Throttle(Rate(100, SECOND_US), Rate(3, SECOND_US))
     for number in range(3):
-        throttle.begin(f"192.0.2.{number}", "ann", 0)
+        fail(throttle, f"192.0.2.{number}", "ann")
     with pytest.raises(LoginThrottled):
-        throttle.begin("192.0.2.9", "ann", 0)
-    throttle.begin("192.0.2.9", "bob", 0)
+        fail(throttle, "192.0.2.9", "ann")
+    fail(throttle, "192.0.2.9", "bob")
 
 
 def test_failures_of_one_address_are_throttled_whatever_the_name() -> None:
     throttle = Throttle(Rate(3, SECOND_US), Rate(100, SECOND_US))
     for number in range(3):
-        throttle.begin("192.0.2.1", f"name {number}", 0)
+        fail(throttle, "192.0.2.1", f"name {number}")
     with pytest.raises(LoginThrottled):
-        throttle.begin("192.0.2.1", "ann", 0)
+        fail(throttle, "192.0.2.1", "ann")
     with pytest.raises(LoginThrottled):
-        throttle.begin("192.0.2.1", None, 0)
-    throttle.begin("192.0.2.2", "ann", 0)
+        fail(throttle, "192.0.2.1", None)
+    fail(throttle, "192.0.2.2", "ann")
 
 
 def test_the_message_says_when_the_next_is_looked_at_and_that_is_true() -> None:
     throttle = Throttle(Rate(2, 10 * SECOND_US), Rate(100, SECOND_US))
     assert attempts(throttle, "192.0.2.1", "ann") == 2
     with pytest.raises(LoginThrottled, match="try again in 10 s") as caught:
-        throttle.begin("192.0.2.1", "ann", 0)
+        fail(throttle, "192.0.2.1", "ann")
     seconds = int(re.search(r"in (\d+) s", str(caught.value)).group(1))  # type: ignore[union-attr]
     with pytest.raises(LoginThrottled):
-        throttle.begin("192.0.2.1", "ann", seconds * SECOND_US - 1)
+        fail(throttle, "192.0.2.1", "ann", seconds * SECOND_US - 1)
     assert attempts(throttle, "192.0.2.1", "ann", seconds * SECOND_US) == 1
     assert attempts(throttle, "192.0.2.1", "ann", 100 * seconds * SECOND_US) == 2
 
@@ -57,27 +73,27 @@ def test_the_message_says_when_the_next_is_looked_at_and_that_is_true() -> None:
 def test_who_succeeds_is_never_throttled() -> None:
     throttle = Throttle(Rate(1, SECOND_US), Rate(1, SECOND_US))
     for _ in range(100):
-        throttle.succeeded(throttle.begin("192.0.2.1", "ann", 0))
+        succeed(throttle, "192.0.2.1", "ann")
 
 
 def test_what_was_not_looked_at_counts_for_nothing_and_is_no_success() -> None:
     throttle = Throttle(Rate(100, SECOND_US), Rate(1, SECOND_US))
     for _ in range(50):
-        throttle.give_back(throttle.begin("192.0.2.1", "ann", 0))
-    throttle.begin("192.0.2.2", "ann", 0)
+        judged(throttle, "192.0.2.1", "ann")
+    fail(throttle, "192.0.2.2", "ann")
     with pytest.raises(LoginThrottled):
-        throttle.begin("192.0.2.1", "ann", 0)
+        fail(throttle, "192.0.2.1", "ann")
 
 
 def test_nobody_is_kept_out_by_what_others_try_from_elsewhere() -> None:
     """Once a login with the name went well from an address, that address alone counts there."""
     throttle = Throttle(Rate(5, SECOND_US), Rate(3, SECOND_US))
-    throttle.succeeded(throttle.begin("192.0.2.1", "ann", 0))
+    succeed(throttle, "192.0.2.1", "ann")
     assert attempts(throttle, "192.0.2.2", "ann") == 3
-    throttle.succeeded(throttle.begin("192.0.2.1", "ann", 0))
+    succeed(throttle, "192.0.2.1", "ann")
     for peer, name in (("192.0.2.3", "ann"), ("192.0.2.2", "ann")):
         with pytest.raises(LoginThrottled):
-            throttle.begin(peer, name, 0)
+            fail(throttle, peer, name)
     assert attempts(throttle, "192.0.2.1", "bob") == 3
     assert attempts(throttle, "192.0.2.1", "ann") == 2
 
@@ -122,25 +138,48 @@ def test_logins_that_are_not_looked_at_make_nobody_forgotten() -> None:
     throttle = Throttle(Rate(100, SECOND_US), Rate(3, SECOND_US))
     assert attempts(throttle, "192.0.2.1", "ann") == 3
     for number in range(BUCKETS_MAX):
-        throttle.give_back(throttle.begin("192.0.2.2", f"other {number}", 0))
+        judged(throttle, "192.0.2.2", f"other {number}")
     with pytest.raises(LoginThrottled):
-        throttle.begin("192.0.2.3", "ann", 0)
+        fail(throttle, "192.0.2.3", "ann")
 
 
-def test_what_is_given_back_late_leaves_the_failures_in_between() -> None:
-    throttle = Throttle(Rate(100, SECOND_US), Rate(3, SECOND_US))
-    late = throttle.begin("192.0.2.1", "ann", 0)
-    throttle.begin("192.0.2.2", "ann", SECOND_US // 2)
-    throttle.give_back(late)
-    assert attempts(throttle, "192.0.2.3", "ann", SECOND_US // 2) == 2
+def test_a_login_holds_tokens_while_it_is_checked() -> None:
+    """Of its address and its name; who finds none but held ones has to wait, and is not refused."""
+    throttle = Throttle(Rate(2, SECOND_US), Rate(2, SECOND_US))
+    names = ("ann", "bob", "eve", "ann")
+    one, other, third, fourth = (throttle.admit("192.0.2.1", name, 0) for name in names)
+    assert throttle.begin(one, 0) and throttle.begin(other, 0) and not throttle.begin(third, 0)
+    elsewhere = throttle.admit("192.0.2.2", "ann", 0)
+    assert throttle.begin(elsewhere, 0)
+    assert not throttle.begin(throttle.admit("192.0.2.3", "ann", 0), 0)
+    throttle.end(one)
+    throttle.succeeded(one)
+    assert throttle.begin(third, 0)
+    for attempt in (other, third):
+        throttle.end(attempt)
+        throttle.failed(attempt, 0)
+    with pytest.raises(LoginThrottled):
+        throttle.begin(fourth, 0)
+    assert throttle.begin(fourth, SECOND_US)
+
+
+def test_nothing_is_left_of_logins_that_have_ended() -> None:
+    throttle = Throttle(Rate(3, SECOND_US), Rate(3, SECOND_US))
+    for number in range(100):
+        attempt = throttle.admit("192.0.2.1", f"{number}", 0)
+        if number % 2:
+            assert throttle.begin(attempt, 0)
+        throttle.end(attempt)
+    assert throttle.may_skip_check("192.0.2.1", 0)
+    assert attempts(throttle, "192.0.2.1", "1") == 3
 
 
 def test_successes_that_are_remembered_are_bounded_too() -> None:
     """Who has not been in for longest is forgotten first."""
     throttle = Throttle(Rate(5, SECOND_US), Rate(1, SECOND_US))
     for number in (*range(BUCKETS_MAX), 0, BUCKETS_MAX):
-        throttle.succeeded(throttle.begin(f"10.0.{number >> 8}.{number & 255}", "ann", 0))
-    throttle.begin("192.0.2.1", "ann", 0)
-    throttle.begin("10.0.0.0", "ann", 0)
+        succeed(throttle, f"10.0.{number >> 8}.{number & 255}", "ann")
+    fail(throttle, "192.0.2.1", "ann")
+    fail(throttle, "10.0.0.0", "ann")
     with pytest.raises(LoginThrottled):
-        throttle.begin("10.0.0.1", "ann", 0)
+        fail(throttle, "10.0.0.1", "ann")

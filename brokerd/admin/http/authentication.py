@@ -6,8 +6,8 @@ the TLS client certificate, if there is one.
 
 Verifying a password is slow on purpose, so a right password is cached for a while. The cache holds
 a keyed digest of address and credentials, in memory, and is cleared by any change of accounts or
-keys. It is not used while logins from the address are throttled: otherwise each guess would reveal
-whether it is right.
+keys. It is not used while logins from the address are throttled, or so many of them wait that they
+may be throttled: otherwise each guess would reveal whether it is right.
 """
 
 from __future__ import annotations
@@ -162,8 +162,7 @@ class Authenticator:
         cache_key = f"{peer} {given}"  # a login by certificate logs its own event
         digest = blake2b(cache_key.encode("utf-8", "replace"), key=self._secret).digest()
         cached = self._cached_access(digest)
-        if cached is not None:
-            self.guard.check_peer("admin", peer, name)
+        if cached is not None and self.guard.may_skip_check("admin", peer, name):
             return succeed(cached)
         version = self.guard.version
 

@@ -54,6 +54,7 @@ from brokerd.security.accounts import (
     check_password,
     check_roles,
 )
+from brokerd.security.attempts import PasswordAttempt
 from brokerd.security.audit import EventType, Result, event
 from brokerd.security.directory import Directory, Policy
 from brokerd.security.keys import new_key
@@ -112,7 +113,7 @@ class Accounts:
         """Create an account. An empty ``password`` means that nobody can log in by password.
 
         Needs ADMIN by role. ``done`` may get `InvalidName`, `InvalidRequest`, `AccountExists`,
-        `LimitExceeded`, `LoginThrottled` (the queue of the password hash is full), `Denied`,
+        `LimitExceeded`, `TooManyLogins` (the queue of the password hash is full), `Denied`,
         `AuthenticationRequired`, `NoSpace` or `ShuttingDown`.
         """
 
@@ -242,23 +243,20 @@ class Accounts:
     ) -> None:
         """Call ``go_on`` if ``current`` is the client's password, before and after the check."""
         account = self.account(by.name)
-        attempt = self.throttle.begin(by.peer, by.name, self._time.monotonic_us())
+        attempt = PasswordAttempt(
+            self.passwords, self.throttle, self._time.monotonic_us, by.peer, by.name
+        )
 
         def checked(is_right: bool | None, error: BrokerdError | None) -> None:
-            if error is not None or is_right:
-                self.throttle.give_back(attempt)
             if error is not None:
                 done(None, error)
             elif not is_right or self.directory.accounts.get(by.name) != account:
+                attempt.failed()
                 done(None, self._wrong_password(by))
             else:
                 _guarded(go_on, done)
 
-        try:
-            self.passwords.check(account.password, current, checked)
-        except BrokerdError:
-            self.throttle.give_back(attempt)
-            raise
+        attempt.check(account.password, current, checked)
 
     def delete_account(self, by: Access, name: str) -> None:
         """Delete an account and its keys. Access lists may go on naming it.

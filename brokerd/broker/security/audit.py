@@ -83,6 +83,8 @@ class AuditTrail:
         self._written = self._repeated = self._dropped = 0
         self._results = dict.fromkeys(Result, 0)
         """Counts of logins and denials by result, also while the trail is disabled."""
+        self._logins_refused = 0
+        """Logins without a place in the queue."""
         self._unlogged: int | None = None
         """Events dropped since the last log line; None: no log line yet in this window."""
         self._stopped = False
@@ -115,13 +117,15 @@ class AuditTrail:
         self._searcher.stop()
 
     def status(self) -> dict[str, Any]:
-        """Return counts since the start: events written, repeated, dropped; failed logins."""
+        """Return counts since the start: events written, repeated, dropped; failed and refused
+        logins; denials."""
         return {
             "enabled": self.enabled,
             "written": self._written,
             "repeated": self._repeated,
             "dropped": self._dropped,
             "logins_failed": self._results[Result.FAILURE],
+            "logins_refused": self._logins_refused,
             "denied": self._results[Result.DENIED],
         }
 
@@ -154,7 +158,10 @@ class AuditTrail:
 
     def record(self, audit_event: AuditEvent) -> None:
         """Write an event soon, or count it if it repeats. Raises no error."""
-        self._results[Result(audit_event.result)] += 1
+        if audit_event.type == EventType.LOGIN_REFUSED:
+            self._logins_refused += 1
+        else:
+            self._results[Result(audit_event.result)] += 1
         if not self.enabled or self._stopped:
             return
         if self._window_call is None:
