@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+from twisted.internet.address import IPv4Address
 
 from brokerd.broker import BrokerSettings
 from brokerd.codecs import flymq
 from brokerd.codecs.rustlog import OffsetCommit, binary_peer, json_peer
 from brokerd.protocols.base.connection import Limits
-from brokerd.security import READ
+from brokerd.protocols.base.memory import MemoryBudget
+from brokerd.security import OPEN, READ
+from brokerd.security.quotas import Quota
 from simulator.machine.bare import FORGETFUL, WAL_DIR
 from tests.broker.colddesk import archive_all, cold_house, segments
 from tests.broker.fakearchive import FakeArchive
@@ -18,7 +21,7 @@ from tests.cross.format_clients import DONE, FORMAT_CLIENTS, QuietBlipMQ, Reply
 from tests.cross.page import literals, matches, table
 from tests.cross.talk import TOPIC, Talk
 from tests.guards import Given, GuardOf
-from tests.house import House
+from tests.house import House, Transport
 
 MIB = 1 << 20
 REFUSALS = table("Refusals")
@@ -213,6 +216,82 @@ def too_many_connections(talk: Talk) -> list[Reply]:
     return [Reply("closed" if factory.buildProtocol(None) is None else "open")]
 
 
+def too_many_of_an_address(talk: Talk) -> list[Reply]:
+    house = House(limits=Limits(connections_per_address=1))
+    factory = talk.client.factory(house)
+    address = IPv4Address("TCP", "192.0.2.1", 1)
+    transport = Transport(house.clock)
+    transport.getPeer = lambda: address  # type: ignore[assignment, method-assign, return-value]
+    transport.protocol = factory.buildProtocol(address)
+    transport.protocol.makeConnection(transport)
+    return [Reply("closed" if factory.buildProtocol(address) is None else "open")]
+
+
+def too_many_for_a_quota(talk: Talk) -> list[Reply]:
+    talk.house.broker.quotas.put(OPEN, Quota("default", "*", connections=1))
+    talk.house.run()
+    talk.begin(talk.house)
+    other = talk.house.connect_to(talk.client.factory(talk.house))
+    other.send_bytes(talk.client.greeting)
+    talk.house.run()
+    assert other.received_bytes() == b""
+    return [Reply("open" if other.is_open else "closed")]
+
+
+def too_many_requests(talk: Talk) -> list[Reply]:
+    talk.make()
+    quotas = talk.house.broker.quotas
+    quotas.put(OPEN, Quota("default", "*", requests=1))
+    talk.house.run()
+    for _ in range(5):
+        told = talk.write()
+        if not told:
+            break
+        assert told == [DONE]
+    else:
+        return [Reply("did not wait")]
+    talk.house.pass_time(5, step=1)
+    told = talk.say(None)
+    quotas.delete(OPEN, "default", "*")
+    talk.house.run()
+    return [Reply("waits" if told == [DONE] else "was lost")]
+
+
+class Holder:
+    """A connection that holds memory, and whose peer does not read."""
+
+    reads_answers = awaits_each_answer = False
+
+    def memory_freed(self) -> None:
+        raise AssertionError("it does not wait")
+
+    def cut_for_memory(self) -> None:
+        raise AssertionError("it was cut")
+
+    def peer_name(self) -> str:
+        return "holder"
+
+
+def too_much_memory(talk: Talk) -> list[Reply]:
+    talk.make()
+    talk.append(b"first")
+    talk.append(b"second")
+    budget = MemoryBudget(MIB, talk.house.clock)
+    talk.wire.protocol.factory.memory = budget
+    holder = Holder()
+    budget.charge(holder, 0, 2 * MIB, 0)
+    if talk.read():
+        return [Reply("did not wait")]
+    budget.forget(holder)
+    told = talk.say(None)
+    return [Reply("waits" if [one.values for one in told] == [(b"first",)] else "was lost")]
+
+
+def too_much_in_transactions(talk: Talk) -> list[Reply]:
+    talk.begin(House(settings=BrokerSettings(max_transaction_bytes=1)))
+    return talk.say(flymq.encode_request(flymq.BeginTransaction()))
+
+
 PROVOKE: dict[str, Callable[[Talk], list[Reply]]] = {
     "Disk full": disk_full,
     "Record larger than the format writes": too_large_to_write,
@@ -235,6 +314,15 @@ PROVOKE: dict[str, Callable[[Talk], list[Reply]]] = {
     "The broker is stopping": stopping,
     "A write or sync failed": failed_write,
     "More connections than ``limits.connections``": too_many_connections,
+    "More connections of an address than ``limits.connections_per_address``": (
+        too_many_of_an_address
+    ),
+    "More connections than a quota allows (:ref:`security:Quotas`)": too_many_for_a_quota,
+    "More requests or bytes a second than a quota allows": too_many_requests,
+    "More memory of answers than ``limits.memory`` has for them (:ref:`limits:Memory`), read": (
+        too_much_memory
+    ),
+    "More memory of open transactions than ``limits.transaction_bytes``": too_much_in_transactions,
 }
 
 CELLS = [
