@@ -35,7 +35,7 @@ class QuotaChange(Struct, forbid_unknown_fields=True):
 
 
 class QuotaUse(Struct):
-    """The use of a quota since the broker started or the quota was set."""
+    """The use of a quota since the broker started. Changes keep the counts."""
 
     requests: int
     bytes_in: int
