@@ -36,8 +36,8 @@ def limit(text: str) -> int:
     if re.fullmatch(r"-\d+", text, re.ASCII):
         raise click.BadParameter(f"{text[:_SHOWN]} is less than 0, which is no limit")
     whole = re.sub(r"(?<=\d)[KMGkmg]$", lambda unit: f"{unit[0].upper()}iB", text)
-    digits = re.match(r"\d*", whole.lstrip("0"), re.ASCII)
-    is_large = digits is not None and len(digits[0]) > _DIGITS_MAX
+    digits = re.fullmatch(r"0*(\d+) *([KMG]iB)?", whole, re.ASCII)
+    is_large = digits is not None and len(digits[1]) > _DIGITS_MAX
     try:
         value = LIMIT_MAX + 1 if is_large else parse_size(whole)
     except ValueError:
@@ -88,8 +88,8 @@ def list_command(context: click.Context) -> None:
             "KIND",
             "NAME",
             "REQUESTS/S",
-            "IN B/S",
-            "OUT B/S",
+            "IN/S",
+            "OUT/S",
             "CONNECTIONS",
             "OPEN",
             "WAITS",
