@@ -89,10 +89,12 @@ def test_formats_that_cannot_share_a_port_get_other_advice() -> None:
         ("tcp:9092", r"tcp:9092:interface=\:\:1"),
         ("unix:/run/one", "unix:/run/two"),
         ("unix:9092", "tcp:9092"),
+        ("tcp:interface=5:9092", "tcp:9092"),
     ],
 )
 def test_listeners_at_two_places_are_sound(flymq: str, rustlog: str) -> None:
-    endpoints_of(MemoryReactorClock(), config({"flymq": flymq, "rustlog": rustlog}))
+    listen = {"flymq": flymq, "rustlog": rustlog}
+    endpoints_of(MemoryReactorClock(), config(listen, allow_insecure=True))
 
 
 def speaking_tls(listening: Config) -> dict[str, str]:

@@ -289,7 +289,7 @@ def interface_of(description: str) -> str | None:
 def socket_of(description: str) -> tuple[str, str] | None:
     """Return interface and port of an endpoint, as written, or ``unix`` and its path.
 
-    None for any free port (0), and for kinds of endpoints that only the plugin knows.
+    None for any free port (0), and for endpoints that only their plugin can read.
     """
     kind, *parts = split(localise(description))
     if kind == "haproxy":
@@ -301,7 +301,9 @@ def socket_of(description: str) -> tuple[str, str] | None:
     first = _unescaped((named or parts)[0])
     if kind == "unix":
         return "unix", os.path.normpath(first)
-    return None if int(first) == 0 else (interface_of(description) or "", str(int(first)))
+    if not first.isdecimal() or int(first) == 0:
+        return None
+    return interface_of(description) or "", str(int(first))
 
 
 def inherited_interface(endpoint: Any) -> str:
