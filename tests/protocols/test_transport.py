@@ -28,6 +28,7 @@ from zope.interface import implementer
 from brokerd.protocols.base import transport
 from brokerd.protocols.base.transport import (
     AT_ONCE_BYTES,
+    DUE_MEANS,
     HEAVY_SECONDS,
     LARGE_BYTES,
     READ_SECONDS,
@@ -835,16 +836,23 @@ class TestReadDirectly:
         # 2 ms of light requests, and requests of 1 ms until 2 ms are over
         assert 2 <= len(served[5:]) <= 3
 
-    @pytest.mark.parametrize("shorts, size", [(0, 1), (1, 1), (6, SMALL_BYTES + 1)])
+    @pytest.mark.parametrize(
+        ("first_seconds", "shorts", "size"), [(0.0, 0, 1), (0.002, 5, 1), (0.0, 6, SMALL_BYTES + 1)]
+    )
     def test_a_light_request_goes_before_many_long_ones_that_come_at_once(
-        self, loop: Loop, shorts: int, size: int
+        self, loop: Loop, first_seconds: float, shorts: int, size: int
     ) -> None:
         """Their connections are light, because they are new or sent so many short ones before."""
         crowd = Crowd(loop, cost=0.0, size=40)
         *others, spare, last = range(40)
-        for number in range(6):
-            crowd.send(last, *others[: 40 * (number < shorts)])
+        crowd.cost.update(dict.fromkeys(others, first_seconds))
+        for number in range(8):
+            crowd.send(last)
             crowd.turn()
+            for one in others[: 40 * (number < shorts)]:
+                crowd.send(one)
+                crowd.turn()
+            crowd.cost.update(dict.fromkeys(others, 0.0))
         crowd.send(spare)
         crowd.turn()  # the kernel now names the last one after the others
         crowd.cost.update(dict.fromkeys(others, 2 * HEAVY_SECONDS))
@@ -861,16 +869,42 @@ class TestReadDirectly:
             served.update(crowd.order)
         assert {*others} <= served
 
-    def test_a_heavy_connection_that_waits_goes_before_those_that_a_turn_leaves(
+    def test_of_heavy_connections_those_with_short_reads_are_due_first_for_a_time(
         self, loop: Loop
     ) -> None:
-        crowd = Crowd(loop, size=20)
-        for _ in range(2):
-            crowd.send(19)
+        """One that waits is due in time, however many with shorter reads come."""
+        crowd = Crowd(loop, cost=1.1 * READ_SECONDS, size=12)
+        *others, short = range(12)
+        crowd.cost[short] = 2 * HEAVY_SECONDS
+        for number in range(12):
+            crowd.send(number)
             crowd.turn()
-        crowd.send(*range(20))
+        crowd.send(*others)
         crowd.turn()
-        assert crowd.order[crowd.order.index(END) + 1] == 19
+        crowd.send(short)
+        crowd.turn()
+        assert crowd.order[0] == short
+        crowd.now += 2 * HEAVY_SECONDS * DUE_MEANS
+        for _ in range(9):
+            crowd.send(short)
+            crowd.turn()
+            assert short not in crowd.order
+        crowd.turn()
+        assert short in crowd.order
+
+    def test_one_long_read_among_short_ones_may_be_a_garbage_collection(self, loop: Loop) -> None:
+        """After some short ones, its connection goes before those that a turn leaves, again."""
+        crowd = Crowd(loop, size=40)
+        *others, spare, last = range(40)
+        for cost in (*[HEAVY_SECONDS / 4] * 20, 0.05, *[HEAVY_SECONDS / 4] * 4):
+            crowd.cost[last] = cost
+            crowd.send(last)
+            crowd.turn()
+        crowd.send(spare)
+        crowd.turn()
+        crowd.send(*others, last)
+        crowd.turn()
+        assert crowd.order.index(last) < crowd.order.index(END)
 
     def test_the_time_of_other_events_leaves_no_connection(self, loop: Loop) -> None:
         """Such as hundreds of new connections."""
@@ -1022,13 +1056,12 @@ class TestReadDirectly:
         crowd.cost.update({0: 2 * HEAVY_SECONDS})
         crowd.send(0, 1)
         crowd.turn()
-        first = []
+        light = []
         for _ in range(6):
-            crowd.send(1, 0)
+            crowd.send(0)
+            light.append(loop.reads.light_arrives())
             crowd.turn()
-            first.append(crowd.order[0])
-        assert first[:2] == [0, 0]
-        assert 1 in first[2:]
+        assert light[0] and not light[-1]
 
     def test_a_very_long_request_does_not_outweigh_many_short_ones(self, loop: Loop) -> None:
         crowd = Crowd(loop)
@@ -1036,7 +1069,7 @@ class TestReadDirectly:
         crowd.send(0, 1)
         crowd.turn()
         crowd.cost[0] = 0.0
-        for _ in range(8):
+        for _ in range(12):
             crowd.send(0)
             crowd.turn()
         crowd.cost[0] = 2 * HEAVY_SECONDS

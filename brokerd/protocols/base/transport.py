@@ -60,13 +60,17 @@ NEWEST_WEIGHT = 1 / 8
 """Weight of the newest read in the moving average: with a mean of 0.1 ms a connection is heavy
 after one read of more than 1.3 ms."""
 
+COUNTED_SECONDS = 0.002
+"""A read counts in the mean as so long at most: it may have met a garbage collection."""
+
+DUE_MEANS = 1_000
+"""A heavy connection that waits is due after this many times its mean. So each waits for a time in
+proportion to its cost, and beside hundreds with long reads one with short reads is due first."""
+
 READ_SECONDS = 0.003
 """Time in which a turn begins reads of heavy connections. Also the time after which it leaves light
 ones that may have long reads for later. Hundreds of connections that send one request, and then
 many at once, would make one turn of a third of a second."""
-
-NEARLY_HEAVY_SECONDS = HEAVY_SECONDS / 2
-"""Mean from which a light connection may have a long read. A new connection has more."""
 
 SMALL_BYTES = 2048
 """A light connection with more bytes to read may have a long read."""
@@ -284,26 +288,23 @@ def readable_bytes(descriptor: int) -> int:
 class ReadHistory:
     """The cost of a connection's reads so far: it tells whether the connection is heavy."""
 
-    __slots__ = ("is_heavy", "mean_seconds", "selectable", "turn")
+    __slots__ = ("due_seconds", "is_heavy", "mean_seconds", "selectable")
 
     def __init__(self, selectable: object) -> None:
         self.selectable = weakref.ref(selectable)
         """Its descriptor may be that of a later connection."""
         self.is_heavy = False
-        self.turn = 0
-        """The turn of the last long read, or the last turn that left it for later."""
-        self.mean_seconds = HEAVY_SECONDS
-        """Moving average of the processor time of its reads."""
+        self.due_seconds = 0.0
+        """When it is due, while it waits as a heavy one."""
+        self.mean_seconds = 2 * HEAVY_SECONDS
+        """Moving average of the processor time of its reads. A new connection may be heavy."""
 
-    def note(self, seconds: float, turn: int) -> None:
+    def note(self, seconds: float) -> None:
         """Count the processor time of a read. A long one of a new connection makes it heavy."""
-        self.mean_seconds += (seconds - self.mean_seconds) * NEWEST_WEIGHT
-        if seconds > HEAVY_SECONDS:
-            self.turn = turn
-            self.is_heavy = self.mean_seconds > HEAVY_SECONDS
-        else:
-            self.mean_seconds = min(self.mean_seconds, HEAVY_SECONDS)
-            self.is_heavy = False
+        self.due_seconds = 0.0
+        counted_seconds = min(seconds, COUNTED_SECONDS)
+        self.mean_seconds += (counted_seconds - self.mean_seconds) * NEWEST_WEIGHT
+        self.is_heavy = seconds > HEAVY_SECONDS and self.mean_seconds > HEAVY_SECONDS
 
 
 class DirectReads:
@@ -367,8 +368,8 @@ def read_directly(
     logged and close the connection as before, and all other events go the usual way. Other reactors
     are not changed. The result undoes the change, and calls functions at the end of a turn.
 
-    A turn reads light connections first, then heavy ones (`ReadHistory`), those first that were
-    read least recently. So light requests have a commit of their own if none is in flight. The turn
+    A turn reads light connections first, then heavy ones (`ReadHistory`), those first that are due
+    first (`DUE_MEANS`). So light requests have a commit of their own if none is in flight. The turn
     reads heavy connections for `READ_SECONDS`, or one of them when light requests arrive or were
     just read (`SHORT_TURNS`). In any case it reads them for as long as it read light ones, so many
     light ones leave them half of the time, and for `LISTED_SECONDS` for each of them.
@@ -402,9 +403,8 @@ def read_directly(
     short_turns = 0
     """Further turns with one read of a heavy connection only."""
     write_turns: dict[int, int] = {}
-    """Descriptor -> the turn of its last write."""
-    turn = 0
-    """Number of this turn."""
+    """Descriptor -> the number of its last turn with writes."""
+    write_turn = 0
     known_seconds = known_processor_seconds = 0.0
     """A moment of this turn, and the processor time then. Only the kernel knows the latter."""
 
@@ -439,7 +439,7 @@ def read_directly(
             length_seconds = 0.0
             short_turns -= 1
             before_heavy()
-        descriptors.sort(key=lambda one: histories[one].turn)
+        descriptors.sort(key=lambda one: histories[one].due_seconds)
         began_seconds = known_seconds = reactor.seconds()
         known_processor_seconds = processor_seconds()
         share_ends_seconds = began_seconds + max(light_seconds, len(descriptors) * LISTED_SECONDS)
@@ -450,7 +450,7 @@ def read_directly(
                 continue
             read(selectable)
             now_seconds = reactor.seconds()
-            histories[descriptor].note(cost_seconds(began_seconds, now_seconds), turn)
+            histories[descriptor].note(cost_seconds(began_seconds, now_seconds))
             began_seconds = now_seconds
             if now_seconds <= share_ends_seconds:
                 continue
@@ -475,6 +475,8 @@ def read_directly(
             log.callWithLogger(selectable, reactor._doReadOrWrite, selectable, descriptor, event)
 
     def write_some(descriptors: list[int], light_seconds: float) -> None:
+        nonlocal write_turn
+        write_turn += 1
         descriptors.sort(key=lambda one: write_turns.get(one, 0))
         began_seconds = reactor.seconds()
         end_seconds = began_seconds + WRITE_SECONDS
@@ -484,7 +486,7 @@ def read_directly(
             selectable = selectables.get(descriptor)
             if type(selectable) not in _SERVERS:
                 continue
-            write_turns[descriptor] = turn
+            write_turns[descriptor] = write_turn
             write(selectable, descriptor, writable)
             now_seconds = reactor.seconds()
             if now_seconds > end_seconds:
@@ -495,8 +497,7 @@ def read_directly(
                 look_seconds = now_seconds + listed_seconds
 
     def poll(timeout: float | None) -> None:
-        nonlocal turn, short_turns, known_seconds, known_processor_seconds
-        turn += 1
+        nonlocal short_turns, known_seconds, known_processor_seconds
         light_seconds = 0.0
         heavy_readers: list[int] = []
         writers: list[int] = []
@@ -517,13 +518,14 @@ def read_directly(
                     began_seconds > full_seconds
                     and not history.is_heavy
                     and (
-                        history.mean_seconds > NEARLY_HEAVY_SECONDS
+                        history.mean_seconds > HEAVY_SECONDS
                         or readable_bytes(descriptor) > SMALL_BYTES
                     )
                 ):
                     history.is_heavy = True
-                    history.turn = turn
                 if history.is_heavy:
+                    if not history.due_seconds:
+                        history.due_seconds = began_seconds + history.mean_seconds * DUE_MEANS
                     heavy_readers.append(descriptor)
                     is_late = True
                     continue
@@ -536,7 +538,7 @@ def read_directly(
                 if 0.0 <= took_seconds <= HEAVY_SECONDS:  # usual: as `ReadHistory.note`
                     history.mean_seconds += (took_seconds - history.mean_seconds) * NEWEST_WEIGHT
                 else:
-                    history.note(cost_seconds(began_seconds, now_seconds), turn)
+                    history.note(cost_seconds(began_seconds, now_seconds))
                 if not history.is_heavy:
                     short_turns = SHORT_TURNS
                     light_seconds += took_seconds
