@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import gc
 import io
 from collections.abc import Iterator
 from typing import Any
@@ -10,12 +11,15 @@ from typing import Any
 import pytest
 from OpenSSL import SSL
 from twisted.internet.protocol import connectionDone
+from twisted.logger import globalLogPublisher
 
 from brokerd.admin.http.request import (
     ALL_BYTES_MAX,
     MAX_BODY_BYTES,
+    OWN_BYTES,
     READ_PAUSE_SECONDS,
     REQUEST_SECONDS,
+    STALL_SECONDS,
     UNAUTHENTICATED_BYTES,
 )
 from brokerd.errors import BrokerdError
@@ -85,10 +89,14 @@ def caller(door: SlowDoor) -> Caller:
     return caller
 
 
-def begin(caller: Caller, path: str, head: str, length: int = LARGE) -> tuple[Any, Wire]:
-    """A request all of whose body has come but its last byte."""
+def begin(
+    caller: Caller, path: str, head: str, length: int = LARGE, missing: int = 1
+) -> tuple[Any, Wire]:
+    """A request all of whose body has come but its last byte, or so many bytes."""
     channel, wire = caller.connect()
-    lines = f"POST {path} HTTP/1.1\r\nhost: here\r\n{head}content-length: {length + 1}\r\n\r\n"
+    lines = (
+        f"POST {path} HTTP/1.1\r\nhost: here\r\n{head}content-length: {length + missing}\r\n\r\n"
+    )
     channel.dataReceived(lines.encode())
     body = b'{"records": []}'.ljust(length)
     for at in range(0, length, 1 << 20):
@@ -201,28 +209,144 @@ def test_a_body_needs_no_temporary_file(
     assert answer_of(wire)[0] == 200
 
 
-def test_all_bodies_together_are_bounded(kept: Kept) -> None:
-    """One more is told to come back, and may when another is gone."""
+@pytest.fixture
+def open_caller() -> Caller:
+    """A caller of a broker without security, with a topic."""
     caller = Caller()
     caller.house.broker.topics.create("orders")
     caller.house.run()
-    first, *_ = [begin(caller, RECORDS, JSON)[0] for _ in range(ALL_BYTES_MAX // MAX_BODY_BYTES)]
-    channel, wire = begin(caller, RECORDS, JSON)
-    assert kept.size() <= ALL_BYTES_MAX
+    return caller
+
+
+def fill(caller: Caller) -> list[tuple[Any, Wire]]:
+    """Begin bodies until they use all memory for bodies; no last byte arrives."""
+    bodies = [begin(caller, RECORDS, JSON) for _ in range(ALL_BYTES_MAX // MAX_BODY_BYTES)]
+    for _, wire in bodies:
+        assert not wire.value()
+    rest = ALL_BYTES_MAX - len(bodies) * MAX_BODY_BYTES + len(bodies) * OWN_BYTES - 1
+    return [*bodies, begin(caller, RECORDS, JSON, rest + OWN_BYTES)]
+
+
+def status_at_end(caller: Caller, body: tuple[Any, Wire]) -> int:
+    """Send the last byte of a body, and return the status of the answer: 400, it has no record."""
+    channel, wire = body
     end(caller, channel)
+    return answer_of(wire)[0]
+
+
+def test_all_bodies_together_are_bounded(kept: Kept, open_caller: Caller) -> None:
+    """One more is told to come back, and may when another is gone."""
+    bodies = fill(open_caller)
+    assert kept.size() <= ALL_BYTES_MAX + len(bodies) * OWN_BYTES
+    channel, wire = begin(open_caller, RECORDS, JSON)
+    assert kept.size() <= ALL_BYTES_MAX + len(bodies) * OWN_BYTES
+    end(open_caller, channel)
     status, answer = answer_of(wire)
     assert (status, answer["retryable"]) == (503, True)
-    first.connectionLost(connectionDone)
-    channel, wire = begin(caller, RECORDS, JSON)
-    end(caller, channel)
-    assert answer_of(wire)[0] != 503
+    bodies[0][0].connectionLost(connectionDone)
+    assert status_at_end(open_caller, begin(open_caller, RECORDS, JSON)) == 400
+
+
+def test_a_small_body_has_room_beside_all_others(open_caller: Caller) -> None:
+    """Some large bodies without their ends made all writes fail, of quotas too."""
+    fill(open_caller)
+    record = {"records": [{"value": "x"}]}
+    assert open_caller.post("/topics/orders/records", record)[0] == 200
+    small = [begin(open_caller, RECORDS, JSON, OWN_BYTES - 1) for _ in range(20)]
+    assert [status_at_end(open_caller, one) for one in small] == [400] * 20
+
+
+def test_a_body_that_is_dropped_leaves_its_room_at_once(caller: Caller, door: SlowDoor) -> None:
+    """And not when its connection ends."""
+    head = basic("pen", "wrong") + JSON
+    guesses = [begin(caller, RECORDS, head) for _ in range(ALL_BYTES_MAX // MAX_BODY_BYTES)]
+    door.answer()
+    right = begin(caller, RECORDS, WRITER)
+    door.answer()
+    assert status_at_end(caller, right) == 400
+    assert status_at_end(caller, guesses[0]) == 401
+
+
+def test_a_connection_may_end_before_its_sender_is_refused(
+    caller: Caller, door: SlowDoor, request: pytest.FixtureRequest
+) -> None:
+    """Nothing is left to refuse, and nothing is logged."""
+    events: list[Any] = []
+    globalLogPublisher.addObserver(events.append)
+    request.addfinalizer(lambda: globalLogPublisher.removeObserver(events.append))
+    channel, _ = begin(caller, RECORDS, basic("pen", "wrong") + JSON)
+    channel.connectionLost(connectionDone)
+    del channel
+    door.answer()
+    gc.collect()
+    assert not [event for event in events if "log_failure" in event]
+
+
+def test_a_body_over_the_largest_size_leaves_its_room_at_once(
+    kept: Kept, open_caller: Caller
+) -> None:
+    """Over TLS its connection lives until the client closes, too."""
+    channel, wire = open_caller.connect()
+    head = f"POST {RECORDS} HTTP/1.1\r\nhost: here\r\n{JSON}transfer-encoding: chunked\r\n\r\n"
+    channel.dataReceived(head.encode() + b"%x\r\n" % (2 * MAX_BODY_BYTES))
+    channel.dataReceived(bytes(MAX_BODY_BYTES))
+    assert kept.size() == MAX_BODY_BYTES
+    channel.dataReceived(b" ")
+    assert wire.value().startswith(b"HTTP/1.1 413 ")
+    assert kept.size() == 0
+
+
+def test_a_body_that_stalls_makes_room(kept: Kept, open_caller: Caller) -> None:
+    """Of several, the one with the largest product of bytes and time without progress."""
+    bodies = fill(open_caller)
+    open_caller.house.pass_time(STALL_SECONDS / 2)
+    assert status_at_end(open_caller, begin(open_caller, RECORDS, JSON)) == 503, "none stalls"
+    bodies[1][0].connectionLost(connectionDone)
+    bodies[1] = begin(open_caller, RECORDS, JSON, LARGE - OWN_BYTES)
+    open_caller.house.pass_time(STALL_SECONDS)
+    further = begin(open_caller, RECORDS, JSON)
+    assert kept.size() <= ALL_BYTES_MAX + len(bodies) * OWN_BYTES
+    assert status_at_end(open_caller, further) == 400
+    statuses = [status_at_end(open_caller, one) for one in bodies]
+    assert statuses == [503, 400, 400, 400, 400]
+
+
+def test_drips_are_no_progress(open_caller: Caller) -> None:
+    """A body has progress when 64 KiB of it have arrived."""
+    dripping = begin(open_caller, RECORDS, JSON, LARGE - 4 * OWN_BYTES, 4 * OWN_BYTES)
+    flowing = [
+        begin(open_caller, RECORDS, JSON, LARGE - 4 * OWN_BYTES, 4 * OWN_BYTES) for _ in range(3)
+    ]
+    for _ in range(3):
+        open_caller.house.pass_time(STALL_SECONDS / 2)
+        dripping[0].dataReceived(b" ")
+        for channel, _ in flowing:
+            channel.dataReceived(b" " * OWN_BYTES)
+    further = begin(open_caller, RECORDS, JSON)
+    for channel, _ in (dripping, *flowing):
+        channel.dataReceived(b" " * (OWN_BYTES - 1))
+    dripping[0].dataReceived(b" " * (3 * OWN_BYTES - 3))
+    assert status_at_end(open_caller, dripping) == 503
+    assert [status_at_end(open_caller, one) for one in (*flowing, further)] == [400] * 4
+
+
+def test_a_body_that_has_arrived_is_not_dropped_for_another(caller: Caller, door: SlowDoor) -> None:
+    """It waits for the broker: here, for the check of its password."""
+    bodies = [begin(caller, RECORDS, WRITER) for _ in range(ALL_BYTES_MAX // MAX_BODY_BYTES)]
+    for channel, _ in bodies:
+        end(caller, channel)
+    caller.house.pass_time(10 * STALL_SECONDS)
+    begin(caller, RECORDS, WRITER)
+    door.answer()
+    caller.house.run()
+    assert [answer_of(wire)[0] for _, wire in bodies] == [400] * len(bodies)
 
 
 def test_a_body_that_was_dropped_is_never_taken_for_an_empty_one(
     caller: Caller, door: SlowDoor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Not when there was no room for it while the password was being checked."""
-    monkeypatch.setattr("brokerd.admin.http.request.ALL_BYTES_MAX", 1_000_000)
+    monkeypatch.setattr("brokerd.admin.http.request.ALL_BYTES_MAX", 950_000)
     door.known["pen", "pw"] = Allowed("pen", {}, 15)
     channel, wire = begin(caller, "/api/v1/wal/seal", WRITER, 1_040_000)
     door.answer()

@@ -18,7 +18,7 @@ from typing import Any
 import msgpack
 import pytest
 
-from brokerd.admin.http.request import ALL_BYTES_MAX
+from brokerd.admin.http.request import OWN_BYTES
 from brokerd.codecs import blipmq as bm
 from brokerd.codecs import flymq, mega
 from brokerd.codecs import mamamia as mm
@@ -274,12 +274,15 @@ def test_a_call_of_somebody_who_is_not_let_in(no_collector: None) -> None:
     assert stays(refused) < 1_000_000
 
 
-def test_a_call_with_a_body_that_there_is_no_room_for(no_collector: None) -> None:
+def test_a_call_with_a_body_that_there_is_no_room_for(
+    no_collector: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("brokerd.admin.http.request.ALL_BYTES_MAX", 0)
     caller = Caller()
-    caller.site.bodies.take(ALL_BYTES_MAX)
+    body = json.dumps(RECORDS).encode().ljust(OWN_BYTES + 1)
 
     def refused() -> None:
-        status, _ = caller.post("/topics/t/records", RECORDS)
+        status, _ = caller.call("POST", "/topics/t/records", body)
         assert status == 503
 
     assert stays(refused) < 1_000_000

@@ -4,7 +4,8 @@
 Each request has a deadline from its first to its last byte. The site keeps a body up to the limit
 of its route, and no body without a route. Beyond `UNAUTHENTICATED_BYTES` it authenticates the
 sender first. A sender without permission gets a refusal when the request is complete, and his body
-is dropped. Bodies stay in memory, at most `ALL_BYTES_MAX` together.
+is dropped. Bodies stay in memory. Each may always hold `OWN_BYTES`; beyond these, all bodies have
+at most `ALL_BYTES_MAX` together (`BodyBudget`).
 
 Twisted bounds the headers of a request and the idle time of a connection, but no body.
 """
@@ -35,29 +36,90 @@ MAX_BODY_BYTES = 16 * 1024 * 1024
 """Largest body of any request; most routes take less."""
 UNAUTHENTICATED_BYTES = 64 * 1024
 """Bytes of a body in memory before its sender is authenticated."""
+OWN_BYTES = 64 * 1024
+"""Bytes of its body in memory that each connection may always hold."""
 ALL_BYTES_MAX = 4 * MAX_BODY_BYTES
-"""Bytes of all bodies of a site in memory."""
+"""Bytes of all bodies of a site in memory, beyond the `OWN_BYTES` of each."""
+PROGRESS_BYTES = 64 * 1024
+"""Bytes that have to arrive until a body has progress."""
+STALL_SECONDS = 0.25
+"""Time without progress after which a body may be dropped for another. A body of 16 MiB that
+arrives at this pace misses its deadline."""
 READ_PAUSE_SECONDS = 0.003
 """Time from one read of a large body to the next one, of all connections, while light requests wait
 for a commit. A read of 64 KiB takes 0.1 ms."""
 API_PATH = b"/api/v1/"
 
 
+class _Claim:
+    """The bytes in memory of one body, and its progress."""
+
+    __slots__ = ("bytes", "progress_at_bytes", "since_seconds")
+
+    def __init__(self, since_seconds: float) -> None:
+        self.bytes = 0
+        self.progress_at_bytes = PROGRESS_BYTES
+        """The size that is the next progress."""
+        self.since_seconds = since_seconds
+        """Time of the last progress, at first of the beginning."""
+
+
 class BodyBudget:
-    """Counts the bytes of all bodies of a site in memory."""
+    """Counts the bytes of all bodies of a site in memory.
+
+    When they are too many, arriving bodies that stall (`STALL_SECONDS`) are dropped, those with the
+    largest product of bytes and time without progress first. Without one the new bytes are refused.
+    """
 
     def __init__(self) -> None:
-        self._kept = 0
+        self._arriving: dict[BoundedRequest, _Claim] = {}
+        self._arrived: dict[BoundedRequest, _Claim] = {}
+        self._claimed = 0
+        """Bytes beyond the `OWN_BYTES` of each body."""
 
-    def take(self, size: int) -> None:
-        """Reserve bytes. Raises `Overloaded`."""
-        if self._kept + size > ALL_BYTES_MAX:
-            raise Overloaded("too many large requests arrive at once; try again later")
-        self._kept += size
+    def take(self, body: BoundedRequest, size: int, now_seconds: float) -> None:
+        """Reserve bytes for a body that arrives. Raises `Overloaded`."""
+        claim = self._arriving.get(body)
+        if claim is None:
+            claim = self._arriving[body] = _Claim(now_seconds)
+        further = _beyond_own(claim.bytes + size) - _beyond_own(claim.bytes)
+        while further and self._claimed + further > ALL_BYTES_MAX:
+            stalled = self._worst(body, now_seconds)
+            if stalled is None:
+                raise Overloaded("too many large requests arrive at once; try again later")
+            stalled.drop_for_room()
+        self._claimed += further
+        claim.bytes += size
+        if claim.bytes >= claim.progress_at_bytes:
+            claim.progress_at_bytes = claim.bytes + PROGRESS_BYTES
+            claim.since_seconds = now_seconds
 
-    def give_back(self, size: int) -> None:
-        """Release reserved bytes."""
-        self._kept -= size
+    def end_body(self, body: BoundedRequest) -> None:
+        """Keep a body, all of which has arrived, until it is given back."""
+        claim = self._arriving.pop(body, None)
+        if claim is not None:
+            self._arrived[body] = claim
+
+    def give_back(self, body: BoundedRequest) -> None:
+        """Release the bytes of a body, if it has any."""
+        claim = self._arriving.pop(body, None) or self._arrived.pop(body, None)
+        if claim is not None:
+            self._claimed -= _beyond_own(claim.bytes)
+
+    def _worst(self, besides: BoundedRequest, now_seconds: float) -> BoundedRequest | None:
+        """Return the body to drop for another one, or None if none stalls."""
+        stalled = {
+            body: (now_seconds - claim.since_seconds) * claim.bytes
+            for body, claim in self._arriving.items()
+            if claim.bytes > OWN_BYTES
+            and body is not besides
+            and now_seconds - claim.since_seconds >= STALL_SECONDS
+        }
+        return max(stalled, key=stalled.__getitem__, default=None)
+
+
+def _beyond_own(size: int) -> int:
+    return max(0, size - OWN_BYTES)
 
 
 class BodyReads:
@@ -119,6 +181,8 @@ class BoundedRequest(Request):
     _kept = 0
     _kept_max = 0
     _refused = False
+    _budget: BodyBudget | None = None
+    """The budget that counts the body, once a part of it is kept."""
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
@@ -173,30 +237,46 @@ class BoundedRequest(Request):
         if not kept:
             return
         channel: Any = self.channel
-        bodies: BodyBudget = channel.site.bodies
+        if self._budget is None:
+            self._budget = channel.site.bodies
+            self.notifyFinish().addBoth(lambda _: self._give_back())
         try:
-            bodies.take(len(kept))
+            self._budget.take(self, len(kept), channel.site.clock.seconds())
         except Overloaded:
             self._drop(Failure())
             return
-        if not self._kept:
-            self.notifyFinish().addBoth(lambda _: bodies.give_back(self._kept))
         self._kept += len(kept)
         super().handleContentChunk(kept)
 
     def _drop(self, failure: Failure) -> None:
         """Drop the body, and answer the request with this failure."""
         self.sender.refuse(failure)
+        self._free()
+
+    def drop_for_room(self) -> None:
+        """Drop the body, which stalls, because another one needs its room."""
+        text = "the body stalled while others needed its memory; try again later"
+        self._drop(Failure(Overloaded(text)))
+
+    def _free(self) -> None:
+        """Keep nothing of the body any more."""
         self._kept_max = 0
+        self._give_back()
         content: Any = getattr(self, "content", None)
         if content is not None and not content.closed:
             content.seek(0)
             content.truncate()
 
+    def _give_back(self) -> None:
+        if self._budget is not None:
+            self._budget.give_back(self)
+
     def requestReceived(self, command: bytes, path: bytes, version: bytes) -> None:
         """Answer a complete request; refuse a content type that Twisted cannot parse."""
         if self._refused:
             return  # the end of its body came in the read that went over the limit
+        if self._budget is not None:
+            self._budget.end_body(self)
         kind = self.requestHeaders.getRawHeaders(b"content-type", [b""])[-1]
         if kind.decode("latin-1").isprintable():
             super().requestReceived(command, path, version)
@@ -206,6 +286,7 @@ class BoundedRequest(Request):
     def _refuse(self, status: bytes = b"413 Content Too Large") -> None:
         if not self._refused:
             self._refused = True
+            self._free()
             channel: Any = self.channel
             channel.refuse(status)
 
