@@ -23,6 +23,7 @@ from brokerd.admin.http.access_log import AccessLog
 from brokerd.admin.http.hosts import Hosts
 from brokerd.admin.http.origins import RefusedLoad, is_embedded
 from brokerd.admin.http.permission import PermissionResource
+from brokerd.admin.http.places import SitePlaces
 from brokerd.admin.http.request import BodyBudget, BodyReads, BoundedRequest, TimedChannel
 from brokerd.admin.http.resources import METHODS, Answer, Branch, JSONResource
 from brokerd.admin.http.routing import Api
@@ -30,7 +31,6 @@ from brokerd.admin.metrics import make_registry
 from brokerd.security import MONITOR
 
 IDLE_SECONDS = 30
-MAX_CONNECTIONS = 100
 KEPT_DESCRIPTORS = 32
 """File descriptors that the connections of the site leave to the broker."""
 CONTENT_SECURITY_POLICY = (
@@ -179,32 +179,20 @@ class AdminSite(Site):
         self.api = api
         self.bodies = BodyBudget()
         self.body_reads = BodyReads(reactor, api.light_waits)
-        self.waiting: dict[TimedChannel, None] = {}
-        """Connections without a complete request, the longest waiting first."""
+        self.places = SitePlaces(api.authenticator.guard)
         self._hosts = hosts
         self._access_log = AccessLog(log, reactor)
-        self._open: set[TimedChannel] = set()
         self.descriptors_left: Callable[[], int] = lambda: KEPT_DESCRIPTORS
         """Returns how many more files the process may open."""
 
     def buildProtocol(self, addr: IAddress | None) -> Any:
-        """Accept a connection; if there are too many, close one without a request, else return
-        None.
-        """
-        if len(self._open) >= MAX_CONNECTIONS or self.descriptors_left() < KEPT_DESCRIPTORS:
-            if not self.waiting:
-                return None
-            oldest = next(iter(self.waiting))
-            self.connection_closed(oldest)
-            oldest.abort()
-        channel = super().buildProtocol(addr)
-        self._open.add(channel)
+        """Return a connection, perhaps in place of another; None if there is no place for it."""
+        host = getattr(addr, "host", None)
+        if not self.places.make_room(host, self.descriptors_left() < KEPT_DESCRIPTORS):
+            return None
+        channel: Any = super().buildProtocol(addr)
+        self.places.add(channel, host)
         return channel
-
-    def connection_closed(self, channel: TimedChannel) -> None:
-        """Forget a connection that ended."""
-        self._open.discard(channel)
-        self.waiting.pop(channel, None)
 
     def stopFactory(self) -> None:
         """The port stopped listening."""

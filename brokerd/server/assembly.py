@@ -39,7 +39,6 @@ from brokerd.protocols.base.connection import Limits
 from brokerd.protocols.base.factory import ConnectionFactory
 from brokerd.protocols.base.first_byte import FirstByteFactory
 from brokerd.protocols.base.memory import MemoryBudget
-from brokerd.protocols.base.places import Places
 from brokerd.protocols.blipmq.connection import BlipmqFactory, BlipmqSettings
 from brokerd.protocols.flymq.connection import FlymqFactory, FlymqSettings
 from brokerd.protocols.mamamia.connection import MamamiaFactory
@@ -47,6 +46,7 @@ from brokerd.protocols.mega.connection import MegaFactory
 from brokerd.protocols.rustlog.connection import RustlogFactory, RustlogSettings
 from brokerd.schemas.checker import Checker
 from brokerd.security.passwords import Passwords
+from brokerd.security.places import Places
 from brokerd.server.certificate_log import CertificateLog
 from brokerd.server.config import Config, parse_durability, telemetry_headers
 from brokerd.server.disk_state import DiskState

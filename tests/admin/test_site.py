@@ -21,8 +21,9 @@ from brokerd.admin.api import make_api
 from brokerd.admin.conditions import Condition
 from brokerd.admin.health import Health, Phase
 from brokerd.admin.http.authentication import Authenticator
+from brokerd.admin.http.places import MAX_CONNECTIONS
 from brokerd.admin.http.request import REQUEST_SECONDS
-from brokerd.admin.site import IDLE_SECONDS, KEPT_DESCRIPTORS, MAX_CONNECTIONS, make_site
+from brokerd.admin.site import IDLE_SECONDS, KEPT_DESCRIPTORS, make_site
 from brokerd.codecs.mamamia import Acquire, Produce
 from brokerd.security import OPEN_GUARD
 from tests.broker.fakearchive import FakeArchive
@@ -279,7 +280,7 @@ def test_connections_leave_the_broker_some_descriptors(browser: Browser) -> None
     left = [KEPT_DESCRIPTORS - 1]
     browser.site.descriptors_left = lambda: left[0]
     assert browser.connect() is not None and first[1].aborted, "it makes room"
-    browser.site.waiting.clear()
+    browser.site.places.waiting.clear()
     assert browser.connect() is None
     left[0] += 1
     assert browser.connect() is not None

@@ -10,9 +10,9 @@ from twisted.logger import capturedLogs
 
 from brokerd.protocols.base.connection import Connection, Limits
 from brokerd.protocols.base.factory import KEPT_DESCRIPTORS
-from brokerd.protocols.base.places import Places, counted_network
 from brokerd.protocols.mamamia.connection import MamamiaFactory
 from brokerd.security import Guard
+from brokerd.security.places import Places, counted_network
 from tests.house import House, Transport
 
 

@@ -172,19 +172,27 @@ class Authenticator:
                 self._cache.popitem(last=False)
             return access
 
-        return self.log_in(peer, name, password).addCallback(keep)
+        return self.log_in(request, name, password).addCallback(keep)
 
-    def log_in(self, peer: str, name: str, password: str) -> Deferred[Access]:
-        """Check a password. Fails with `LoginFailed` and `LoginThrottled`."""
+    def log_in(self, request: Request, name: str, password: str) -> Deferred[Access]:
+        """Check a password; the connection of the request waits meanwhile.
+
+        Fails with `LoginFailed` and `LoginThrottled`.
+        """
         answer: Deferred[Access] = Deferred()
+        channel: Any = request.channel  # None if the connection has ended
 
         def done(access: Access | None, refusal: BrokerdError | None) -> None:
+            if channel is not None:
+                channel.end_login()
             if access is None:
                 answer.errback(refusal)
             else:
                 answer.callback(access)
 
-        self.guard.log_in("admin", peer, name, password, done)
+        if channel is not None:
+            channel.begin_login()
+        self.guard.log_in("admin", peer_of(request), name, password, done)
         return answer
 
     def _cached_access(self, digest: bytes) -> Access | None:
@@ -219,7 +227,7 @@ class Login:
         Raises `LoginFailed` and `LoginThrottled`.
         """
         peer = peer_of(self._request)
-        access = await self._authenticator.log_in(peer, name, password)
+        access = await self._authenticator.log_in(self._request, name, password)
         self._authenticator.sessions.close(self._request, peer)
         return self._authenticator.sessions.open(access, self._request, peer)
 

@@ -297,6 +297,8 @@ class TimedChannel(http.HTTPChannel):
     site: AdminSite
     certificate_access: Access | None = None
     """Access of the client's certificate, once it is known."""
+    has_login = False
+    """Whether the password of its request waits for a check."""
     _deadline: IDelayedCall | None = None
     _framing = b""
     """The header of the current request that gives the length of its body."""
@@ -347,7 +349,7 @@ class TimedChannel(http.HTTPChannel):
         self._stop_deadline()
         self.site.body_reads.forget(self)
         super().connectionLost(reason)
-        self.site.connection_closed(self)
+        self.site.places.remove(self)
 
     def pauseProducing(self) -> None:
         """Read and handle no further request while the client does not read the answers.
@@ -372,12 +374,24 @@ class TimedChannel(http.HTTPChannel):
             transport.resumeProducing()  # over TLS, to read that the client closes, too
         super().loseConnection()
 
+    def begin_login(self) -> None:
+        """Wait for the check of a password."""
+        self.has_login = True
+        self.site.places.begin_wait(self)
+
+    def end_login(self) -> None:
+        """The password was checked, or will not be."""
+        self.has_login = False
+        if self._deadline is None or not self._deadline.active():
+            self.site.places.end_wait(self)
+
     def _start_deadline(self) -> None:
-        self.site.waiting[self] = None
+        self.site.places.begin_wait(self)
         self._deadline = self.site.clock.callLater(REQUEST_SECONDS, self.abort)
 
     def _stop_deadline(self) -> None:
-        self.site.waiting.pop(self, None)
+        if not self.has_login:
+            self.site.places.end_wait(self)
         if self._deadline is not None and self._deadline.active():
             self._deadline.cancel()
 

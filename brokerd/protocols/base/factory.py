@@ -14,10 +14,10 @@ from brokerd.broker import Broker, Clock, Timer
 from brokerd.broker.slices import SliceQueue
 from brokerd.protocols.base.connection import Connection, Hold, Limits
 from brokerd.protocols.base.memory import UNLIMITED, MemoryBudget
-from brokerd.protocols.base.places import KEPT_PART, Places, counted_network
 from brokerd.protocols.base.request_times import RequestTimes
 from brokerd.protocols.base.transport import peer_text, unsent_bytes
 from brokerd.security import OPEN_GUARD, Guard
+from brokerd.security.places import KEPT_PART, Places, counted_network
 
 KEPT_DESCRIPTORS: Final = 48
 """File descriptors that connections leave to the log, however many others are in use."""
