@@ -19,6 +19,7 @@ from typing import Any, Protocol
 from brokerd.archive.contract.view import Archive
 from brokerd.archive.serve.lazy import LazyArchive
 from brokerd.archive.storage.address import Place
+from brokerd.protocols.base.connection import account_of
 from brokerd.protocols.base.transport import DirectReads, read_directly
 from brokerd.schemas.checker import CheckProcesses, CheckRunner
 from brokerd.server.bounded_call import bounded_call
@@ -160,7 +161,7 @@ class RealHost:
     def begin_serving(self, before_heavy: Callable[[], None]) -> Callable[[], bool]:
         self._garbage.begin()
         ask_for_slices()
-        self._reads = read_directly(self.reactor, before_heavy)
+        self._reads = read_directly(self.reactor, before_heavy, account_of=account_of)
         return lambda: self._reads.light_arrives()
 
     def records_kept(self, count: int) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from importlib import import_module
 from itertools import chain, pairwise
 from pkgutil import walk_packages
-from types import FunctionType
+from types import FunctionType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -21,12 +21,14 @@ from twisted.logger import capturedLogs
 from brokerd import protocols
 from brokerd.broker import BrokerSettings, Congested
 from brokerd.codecs import mamamia as mm
-from brokerd.protocols.base.connection import CLOSING_US, Connection, Limits
+from brokerd.protocols.base.connection import CLOSING_US, Connection, Limits, account_of
 from brokerd.protocols.base.factory import ConnectionFactory
+from brokerd.protocols.base.first_byte import FirstByteConnection
 from brokerd.protocols.base.leasing import BaseLeaseFilter
 from brokerd.wal import WalOptions
 from simulator.machine.bare import WAL_DIR
 from simulator.machine.disk import SimDisk
+from tests.guards import Given, GuardOf
 from tests.house import Client, House, ask
 
 KIB = 1024
@@ -1122,3 +1124,15 @@ def test_who_asks_for_much_leaves_others_their_turn(monkeypatch: pytest.MonkeyPa
     busy.send(mm.Produce("orders", b"x"))
     house.run()
     assert busy.answers() == [mm.Produced(0)]
+
+
+def test_the_account_of_a_transport_is_that_of_its_connection() -> None:
+    """Also over TLS, on a shared endpoint, and none for other protocols."""
+    house = House()
+    house.factory.guard = GuardOf(Given("ann", 0, {}))
+    connection = house.connect().protocol
+    shared = FirstByteConnection(house.broker)
+    shared.chosen = connection
+    for protocol in (connection, shared, SimpleNamespace(wrappedProtocol=shared)):
+        assert account_of(SimpleNamespace(protocol=protocol)) == "ann"
+    assert account_of(SimpleNamespace(protocol=object())) == ""

@@ -510,10 +510,12 @@ class Loop:
         self.waited_seconds = 0.0
         """Time in which another process had the processor."""
         self.before_heavy: Callable[[], object] = lambda: None
+        self.account_of: Callable[[Any], str] = lambda transport: ""
         self.reads = read_directly(
             self.reactor,
             lambda: self.before_heavy(),
             lambda: self.reactor.seconds() - self.waited_seconds,
+            lambda transport: self.account_of(transport),
         )
         self.usual = 0
         usual = self.reactor._doReadOrWrite
@@ -574,6 +576,7 @@ class Crowd:
         self.meanwhile: Callable[[], None] = lambda: None
         """Called within the next request."""
         self._peers: dict[int, socket.socket] = {}
+        self._protocols: dict[int, Echo] = {}
         self.join(0, Accepted(loop.peer, loop.protocol))
         for number in range(1, size):
             self.join(number, loop.connect())
@@ -581,6 +584,7 @@ class Crowd:
     def join(self, number: int, one: Accepted) -> None:
         """Take a connection as that of this number."""
         self._peers[number] = one.peer
+        self._protocols[number] = one.protocol
         one.protocol.dataReceived = partial(self._received, number)  # type: ignore[method-assign]
 
     def _received(self, number: int, data: bytes) -> None:
@@ -595,6 +599,11 @@ class Crowd:
     def pass_over(self) -> None:
         """Let the time pass that it takes to look at an event."""
         self.now += 0.4 * HEAVY_SECONDS
+
+    def accounts(self, names: dict[int, str]) -> None:
+        """Let connections belong to these accounts."""
+        names_by_protocol = {id(self._protocols[number]): name for number, name in names.items()}
+        self._loop.account_of = lambda one: names_by_protocol.get(id(one.protocol), "")
 
     def answer_light_first(self) -> None:
         """From now on, note when the reactor lets light requests have their answers."""
@@ -905,6 +914,24 @@ class TestReadDirectly:
         crowd.send(*others, last)
         crowd.turn()
         assert crowd.order.index(last) < crowd.order.index(END)
+
+    @pytest.mark.parametrize("share", [0.3, 1.1])
+    def test_accounts_take_turns_in_the_reads_of_heavy_connections(
+        self, loop: Loop, share: float
+    ) -> None:
+        """However many connections each has; without an account each takes turns by itself."""
+        crowd = Crowd(loop, cost=share * READ_SECONDS, size=12)
+        accounts = dict.fromkeys(range(8), "big") | {8: "one", 9: "", 10: ""}
+        crowd.accounts(accounts)
+        for number in range(11):
+            crowd.send(number)
+            crowd.turn()
+        crowd.send(*range(11))
+        first: list[int] = []
+        while len(first) < 4:
+            crowd.turn()
+            first += [number for number in crowd.order if number != END]
+        assert sorted(accounts[number] for number in first[:4]) == ["", "", "big", "one"]
 
     def test_the_time_of_other_events_leaves_no_connection(self, loop: Loop) -> None:
         """Such as hundreds of new connections."""

@@ -969,3 +969,11 @@ class Connection(Protocol):
         """Drop all state of the connection. Leases belong to client ids and stay."""
         self._drop_references()
         self.factory.closed(self)
+
+
+def account_of(transport: Any) -> str:
+    """Return the account of the connection that has this transport, or ``""``."""
+    protocol = transport.protocol
+    protocol = getattr(protocol, "wrappedProtocol", protocol)  # of TLS
+    protocol = getattr(protocol, "chosen", None) or protocol
+    return protocol.access.name if isinstance(protocol, Connection) else ""

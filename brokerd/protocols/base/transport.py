@@ -288,7 +288,7 @@ def readable_bytes(descriptor: int) -> int:
 class ReadHistory:
     """The cost of a connection's reads so far: it tells whether the connection is heavy."""
 
-    __slots__ = ("due_seconds", "is_heavy", "mean_seconds", "selectable")
+    __slots__ = ("account", "due_seconds", "is_heavy", "mean_seconds", "selectable")
 
     def __init__(self, selectable: object) -> None:
         self.selectable = weakref.ref(selectable)
@@ -296,6 +296,8 @@ class ReadHistory:
         self.is_heavy = False
         self.due_seconds = 0.0
         """When it is due, while it waits as a heavy one."""
+        self.account = ""
+        """Its account since then, or ``""``."""
         self.mean_seconds = 2 * HEAVY_SECONDS
         """Moving average of the processor time of its reads. A new connection may be heavy."""
 
@@ -361,6 +363,7 @@ def read_directly(
     reactor: Any,
     before_heavy: Callable[[], object] = lambda: None,
     processor_seconds: Callable[[], float] = time.thread_time,
+    account_of: Callable[[Any], str] = lambda transport: "",
 ) -> DirectReads:
     """Let an epoll reactor call readable TCP connections without a logging context for each event.
 
@@ -376,6 +379,9 @@ def read_directly(
 
     When a turn has read light connections for `READ_SECONDS`, it leaves those for later, as heavy
     ones, that may have a long read: by their mean, or with more than `SMALL_BYTES` to read.
+
+    Accounts take turns in the reads of heavy connections. ``account_of`` returns the account of a
+    transport, or ``""``: such a connection takes turns by itself.
 
     Connections that are only writable come last, for `WRITE_SECONDS` in a turn, those first that
     were written to least recently: the kernel names the others again in the next turn. A turn ends
@@ -400,6 +406,8 @@ def read_directly(
     readable, writable = select.EPOLLIN, select.EPOLLOUT
     histories: dict[int, ReadHistory] = {}
     """By descriptor."""
+    account_reads: dict[str, float] = {}
+    """Account -> when a heavy connection of it was last read."""
     short_turns = 0
     """Further turns with one read of a heavy connection only."""
     write_turns: dict[int, int] = {}
@@ -432,6 +440,31 @@ def read_directly(
         known_seconds, known_processor_seconds = now_seconds, now_processor_seconds
         return max(0.0, now_processor_seconds - earlier_seconds)
 
+    def in_turn(descriptors: list[int]) -> list[int]:
+        """Return heavy connections as they are due, but those of an account one at a time.
+
+        The next one of an account is due as if it had come when the one before it was read.
+        """
+        descriptors.sort(key=lambda one: histories[one].due_seconds)
+        firsts: list[tuple[float, int]] = []
+        others: list[int] = []
+        accounts: set[str] = set()
+        for descriptor in descriptors:
+            history = histories[descriptor]
+            due_seconds, account = history.due_seconds, history.account
+            if account:
+                if account in accounts:
+                    others.append(descriptor)
+                    continue
+                accounts.add(account)
+                began_seconds = account_reads.get(account, 0.0)
+                due_seconds = max(due_seconds, began_seconds + history.mean_seconds * DUE_MEANS)
+            firsts.append((due_seconds, descriptor))
+        if not accounts:
+            return descriptors
+        firsts.sort()
+        return [*(one for _, one in firsts), *others]
+
     def read_heavy(descriptors: list[int], light_seconds: float) -> None:
         nonlocal short_turns, known_seconds, known_processor_seconds
         length_seconds = READ_SECONDS
@@ -439,7 +472,7 @@ def read_directly(
             length_seconds = 0.0
             short_turns -= 1
             before_heavy()
-        descriptors.sort(key=lambda one: histories[one].due_seconds)
+        descriptors = in_turn(descriptors)
         began_seconds = known_seconds = reactor.seconds()
         known_processor_seconds = processor_seconds()
         share_ends_seconds = began_seconds + max(light_seconds, len(descriptors) * LISTED_SECONDS)
@@ -450,7 +483,10 @@ def read_directly(
                 continue
             read(selectable)
             now_seconds = reactor.seconds()
-            histories[descriptor].note(cost_seconds(began_seconds, now_seconds))
+            history = histories[descriptor]
+            history.note(cost_seconds(began_seconds, now_seconds))
+            if history.account:
+                account_reads[history.account] = now_seconds
             began_seconds = now_seconds
             if now_seconds <= share_ends_seconds:
                 continue
@@ -514,18 +550,15 @@ def read_directly(
                 history = histories.get(descriptor)
                 if history is None or history.selectable() is not selectable:
                     history = histories[descriptor] = ReadHistory(selectable)
-                if (
-                    began_seconds > full_seconds
-                    and not history.is_heavy
-                    and (
+                if began_seconds > full_seconds and not history.is_heavy:
+                    history.is_heavy = (
                         history.mean_seconds > HEAVY_SECONDS
                         or readable_bytes(descriptor) > SMALL_BYTES
                     )
-                ):
-                    history.is_heavy = True
                 if history.is_heavy:
                     if not history.due_seconds:
                         history.due_seconds = began_seconds + history.mean_seconds * DUE_MEANS
+                        history.account = account_of(selectable)
                     heavy_readers.append(descriptor)
                     is_late = True
                     continue
