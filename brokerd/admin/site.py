@@ -24,7 +24,13 @@ from brokerd.admin.http.hosts import Hosts
 from brokerd.admin.http.origins import RefusedLoad, is_embedded
 from brokerd.admin.http.permission import PermissionResource
 from brokerd.admin.http.places import SitePlaces
-from brokerd.admin.http.request import BodyBudget, BodyReads, BoundedRequest, TimedChannel
+from brokerd.admin.http.request import (
+    BodyBudget,
+    BodyReads,
+    BoundedRequest,
+    Pipelines,
+    TimedChannel,
+)
 from brokerd.admin.http.resources import METHODS, Answer, Branch, JSONResource
 from brokerd.admin.http.routing import Api
 from brokerd.admin.metrics import make_registry
@@ -179,6 +185,7 @@ class AdminSite(Site):
         self.api = api
         self.bodies = BodyBudget()
         self.body_reads = BodyReads(reactor, api.light_waits)
+        self.pipelines = Pipelines(reactor)
         self.places = SitePlaces(api.authenticator.guard)
         self._hosts = hosts
         self._access_log = AccessLog(log, reactor)

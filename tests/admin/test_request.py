@@ -504,7 +504,8 @@ PAGE = b"GET /views.js HTTP/1.1\r\nhost: here\r\n\r\n"
 
 def test_a_client_that_reads_no_answers_is_not_read_on() -> None:
     """It filled the memory, without a login. It goes on where it was when it reads."""
-    channel: Any = Caller().site.buildProtocol(None)
+    caller = Caller()
+    channel: Any = caller.site.buildProtocol(None)
     socket = Socket()
     channel.makeConnection(socket)
     channel.dataReceived(PAGE * 100)
@@ -516,6 +517,7 @@ def test_a_client_that_reads_no_answers_is_not_read_on() -> None:
     answers = b""
     while data := socket.take():
         answers += data
+        caller.house.run()
     assert answers.count(b"HTTP/1.1 200 OK") == 101
     assert socket.most < 2 * BUFFER_BYTES
     assert socket.producerState == "producing"

@@ -9,6 +9,7 @@ from twisted.internet.address import IPv4Address, UNIXAddress
 from twisted.internet.protocol import connectionDone
 
 from brokerd.admin.http.places import KEPT_PLACES, MAX_CONNECTIONS, PER_ADDRESS_MAX
+from brokerd.admin.http.request import PIPELINED_MAX
 from brokerd.admin.site import KEPT_DESCRIPTORS
 from brokerd.errors import LoginFailed
 from brokerd.security import OPEN, OPEN_GUARD, Access, Guard
@@ -241,3 +242,32 @@ def test_without_security_nobody_is_a_stranger() -> None:
     assert all(opened(peers))
     assert place.connect("203.0.113.200").is_open
     assert opened(peers) == [False] + [True] * (MAX_CONNECTIONS - 1)
+
+
+def test_many_requests_of_a_connection_share_the_turn_with_others(place: Place) -> None:
+    """The others would wait for all of them, and new connections would come meanwhile."""
+    many = [place.connect(ADMIN) for _ in range(3)]
+    for peer in many:
+        peer.channel.dataReceived(HEALTH * 100)
+    counts = [peer.wire.value().count(b"HTTP/1.1 503") for peer in many]
+    assert counts == [1 + PIPELINED_MAX, 1, 1]
+    many[1].channel.connectionLost(connectionDone)
+    place.caller.house.run()
+    assert [peer.wire.value().count(b"HTTP/1.1 503") for peer in many] == [100, 1, 100]
+    assert many[0].wire.producerState == many[2].wire.producerState == "producing"
+
+
+def test_a_connection_that_goes_on_later_keeps_the_order_of_its_requests(place: Place) -> None:
+    """Bytes that come meanwhile are read after them, and unread answers pause it as before."""
+    peer = place.connect(ADMIN)
+    live = HEALTH.replace(b"ready", b"live")
+    peer.channel.dataReceived(HEALTH * (2 + PIPELINED_MAX) + live[:10])
+    assert peer.wire.producerState == "paused"
+    peer.channel.dataReceived(live[10:] + HEALTH)
+    peer.channel.pauseProducing()  # the client does not read the answers
+    place.caller.house.run()
+    assert peer.wire.value().count(b"HTTP/1.1 ") == 1 + PIPELINED_MAX
+    peer.channel.resumeProducing()
+    place.caller.house.run()
+    codes = [one[:3] for one in peer.wire.value().split(b"HTTP/1.1 ")[1:]]
+    assert codes == [b"503"] * (2 + PIPELINED_MAX) + [b"200", b"503"]
