@@ -245,7 +245,7 @@ def test_without_security_nobody_is_a_stranger() -> None:
 
 
 def test_many_requests_of_a_connection_share_the_turn_with_others(place: Place) -> None:
-    """The others would wait for all of them, and new connections would come meanwhile."""
+    """Others would wait for all of them, and health checks lose their places meanwhile."""
     many = [place.connect(ADMIN) for _ in range(3)]
     for peer in many:
         peer.channel.dataReceived(HEALTH * 100)
