@@ -17,6 +17,8 @@ from brokerd.admin.http.request import (
     ALL_BYTES_MAX,
     MAX_BODY_BYTES,
     OWN_BYTES,
+    READ_BYTES,
+    READ_BYTES_MAX,
     READ_PAUSE_SECONDS,
     REQUEST_SECONDS,
     STALL_SECONDS,
@@ -441,6 +443,70 @@ class TestBesideLightRequests:
         caller.house.pass_time(READ_PAUSE_SECONDS)
         assert reading(wires) == [False, True]
 
+    def test_the_time_of_a_pause_does_not_count_against_the_client(self) -> None:
+        """A body of 15 MB was reset after 30 s in which the broker read it in 240 turns."""
+        caller, [channel], [wire] = self.begun(1)
+        caller.house.clock.advance(2 * REQUEST_SECONDS)
+        assert reading([wire]) == [True] and not wire.disconnecting
+        caller.house.pass_time(REQUEST_SECONDS - 1)
+        channel.dataReceived(b" ")
+        caller.house.run()
+        assert answer_of(wire)[0] == 400, "it has no record"
+
+    def test_a_client_that_sends_nothing_after_a_pause_is_cut(self) -> None:
+        caller, _, [wire] = self.begun(1)
+        caller.house.clock.advance(2 * REQUEST_SECONDS)
+        caller.house.pass_time(REQUEST_SECONDS + 1)
+        assert wire.aborted
+
+    def test_the_time_of_a_pause_counts_after_a_drip(self) -> None:
+        """So many connections that drip, and pause in turn, do not live for long."""
+        caller = Caller()
+        channel, wire = begin(caller, RECORDS, JSON, OWN_BYTES + 2, 1_000)
+        caller.house.broker.slices.light_waits = lambda: 1
+        for _ in range(int(REQUEST_SECONDS)):
+            assert not wire.aborted
+            channel.dataReceived(b" ")
+            assert reading([wire]) == [False]
+            caller.house.clock.advance(1)
+        caller.house.clock.advance(0.1)
+        assert wire.aborted
+
+    def test_a_body_that_the_broker_does_not_read_does_not_stall(self) -> None:
+        caller = Caller()
+        caller.house.broker.slices.light_waits = lambda: 1
+        bodies = fill(caller)
+        caller.house.clock.advance(2 * STALL_SECONDS)
+        assert status_at_end(caller, begin(caller, RECORDS, JSON)) == 503
+        assert [status_at_end(caller, one) for one in bodies] == [400] * 5
+
+    @pytest.mark.parametrize("lights", [0, 1])
+    def test_reads_are_larger_when_turns_are_long(self, lights: int) -> None:
+        """A body of 15 MB took 13 s beside 3,000 connections, of 64 KiB a turn."""
+        caller = Caller()
+        caller.house.broker.slices.light_waits = lambda: lights
+        channel, wire = begin(caller, RECORDS, JSON, OWN_BYTES + 1, MAX_BODY_BYTES // 2)
+        for turn_seconds, size in (
+            (READ_PAUSE_SECONDS, READ_BYTES),
+            (3 * READ_PAUSE_SECONDS, 3 * READ_BYTES),
+            (0.1, READ_BYTES_MAX),
+            (READ_PAUSE_SECONDS, READ_BYTES),
+            (0.1, READ_BYTES_MAX),
+        ):
+            caller.house.pass_time(turn_seconds)
+            channel.dataReceived(b" " * 100)
+            assert wire.bufferSize == pytest.approx(size, abs=2)
+        channel.dataReceived(b" " * (MAX_BODY_BYTES // 2 - 500))
+        caller.house.run()
+        assert answer_of(wire)[0] == 400, "it has no record"
+        assert wire.bufferSize == READ_BYTES
+
+    def test_paused_bodies_share_the_size_of_reads(self) -> None:
+        caller, channels, wires = self.begun(4)
+        caller.house.clock.advance(10 * READ_PAUSE_SECONDS)
+        channels[0].dataReceived(b"")
+        assert wires[0].bufferSize == pytest.approx(2.5 * READ_BYTES, abs=2)
+
 
 @pytest.fixture(scope="module")
 def authorities(tmp_path_factory: pytest.TempPathFactory) -> Authorities:
@@ -538,4 +604,20 @@ def test_a_connection_over_tls_that_closes_after_a_full_buffer_is_read_on(
     pair.client.shutdown()
     pair.tls.dataReceived(pair.client.bio_read(1 << 16))
     assert pair.socket.disconnecting
+    channel.connectionLost(connectionDone)
+
+
+def test_a_read_over_tls_is_larger_when_turns_are_long(authorities: Authorities) -> None:
+    """Its parts of 16 KiB come at once, and leave the size as it is."""
+    caller = Caller()
+    channel: Any = caller.site.buildProtocol(None)
+    pair = Pair(authorities, channel)
+    head = f"POST {RECORDS} HTTP/1.1\r\nhost: here\r\n{JSON}content-length: 1000000\r\n\r\n"
+    pair.client.send(head.encode())
+    for _ in range(3):
+        for _ in range(5):
+            pair.client.send(b" " * (OWN_BYTES // 4))
+        caller.house.pass_time(0.1)
+        pair.tls.dataReceived(pair.client.bio_read(1 << 20))
+    assert pair.socket.bufferSize == READ_BYTES_MAX  # type: ignore[attr-defined]
     channel.connectionLost(connectionDone)
