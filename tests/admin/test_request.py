@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import gc
 import io
+import socket
 from collections.abc import Iterator
 from typing import Any
 
@@ -15,6 +16,7 @@ from twisted.logger import globalLogPublisher
 
 from brokerd.admin.http.request import (
     ALL_BYTES_MAX,
+    FLOWING_BYTES,
     MAX_BODY_BYTES,
     OWN_BYTES,
     READ_BYTES,
@@ -330,6 +332,33 @@ def test_drips_are_no_progress(open_caller: Caller) -> None:
     dripping[0].dataReceived(b" " * (3 * OWN_BYTES - 3))
     assert status_at_end(open_caller, dripping) == 503
     assert [status_at_end(open_caller, one) for one in (*flowing, further)] == [400] * 4
+
+
+@pytest.mark.parametrize(
+    ("unread_bytes", "answers_wait", "status"),
+    [
+        (FLOWING_BYTES, False, 400),
+        (FLOWING_BYTES - 1, False, 503),
+        (FLOWING_BYTES, True, 503),
+    ],
+)
+def test_a_body_that_waits_in_the_socket_does_not_stall(
+    open_caller: Caller, unread_bytes: int, answers_wait: bool, status: int
+) -> None:
+    """The broker is late, unless it waits until the client reads answers."""
+    bodies = fill(open_caller)
+    channel, wire = bodies[0]
+    server, client = socket.socketpair()
+    with server, client:
+        client.sendall(bytes(unread_bytes))
+        wire.getHandle = lambda: server  # type: ignore[attr-defined]
+        if answers_wait:
+            channel.pauseProducing()
+        open_caller.house.pass_time(2 * STALL_SECONDS)
+        begin(open_caller, RECORDS, JSON)
+        if answers_wait:
+            channel.resumeProducing()
+        assert status_at_end(open_caller, bodies[0]) == status
 
 
 def test_a_body_that_has_arrived_is_not_dropped_for_another(caller: Caller, door: SlowDoor) -> None:

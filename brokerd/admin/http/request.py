@@ -13,6 +13,9 @@ Twisted bounds the headers of a request and the idle time of a connection, but n
 
 from __future__ import annotations
 
+import fcntl
+import sys
+import termios
 from collections.abc import Callable
 from io import BytesIO
 from typing import TYPE_CHECKING, Any
@@ -79,6 +82,7 @@ class BodyBudget:
 
     When they are too many, arriving bodies that stall (`STALL_SECONDS`) are dropped, those with the
     largest product of bytes and time without progress first. Without one the new bytes are refused.
+    A body does not stall while the broker is late to read it.
     """
 
     def __init__(self) -> None:
@@ -125,6 +129,7 @@ class BodyBudget:
             if claim.bytes > OWN_BYTES
             and body is not besides
             and (stall_seconds := body.client_seconds - claim.since_seconds) >= STALL_SECONDS
+            and not body.waits_for_broker
         }
         return max(stalled, key=stalled.__getitem__, default=None)
 
@@ -273,6 +278,12 @@ class BoundedRequest(Request):
         """The time by the clock of the connection: `TimedChannel.client_seconds`."""
         channel: Any = self.channel
         return channel.client_seconds  # type: ignore[no-any-return]
+
+    @property
+    def waits_for_broker(self) -> bool:
+        """Whether the broker has still to read what arrived: `TimedChannel.waits_for_broker`."""
+        channel: Any = self.channel
+        return channel.waits_for_broker  # type: ignore[no-any-return]
 
     def gotLength(self, length: int | None) -> None:
         """Decide about the body once all headers have arrived."""
@@ -503,12 +514,24 @@ class TimedChannel(http.HTTPChannel):
             self._stopped_seconds = None
             self.setTimeout(self.timeOut)
 
+    @property
+    def waits_for_broker(self) -> bool:
+        """Whether `FLOWING_BYTES` wait in the socket, and not for the client to read answers."""
+        handle = getattr(self._socket_transport(), "getHandle", None)
+        if handle is None or self.paused:
+            return False
+        unread = fcntl.ioctl(handle().fileno(), termios.FIONREAD, bytes(4))
+        return int.from_bytes(unread, sys.byteorder) >= FLOWING_BYTES
+
     def limit_read(self, size: int) -> None:
         """Set the bytes of the next reads of the socket."""
+        self._socket_transport().bufferSize = size
+
+    def _socket_transport(self) -> Any:
         transport: Any = self.transport
         while (inner := getattr(transport, "transport", None)) is not None:
             transport = inner  # TLS
-        transport.bufferSize = size
+        return transport
 
     def _start_deadline(self) -> None:
         self.site.places.begin_wait(self)
