@@ -281,7 +281,7 @@ def run(directory: Path, seconds: float, peers: int, topics: int = TOPICS) -> Re
         found,
         memory,
         claimed,
-        status.get("limit_bytes", 0) // MIB,
+        status.get("budget_bytes", 0) // MIB,
         status.get("cut", 0),
         heavy.restarts,
     )
