@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ from twisted.internet.address import IPv4Address, UNIXAddress
 from twisted.internet.protocol import connectionDone
 
 from brokerd.admin.http.places import KEPT_PLACES, MAX_CONNECTIONS, PER_ADDRESS_MAX
-from brokerd.admin.http.request import PIPELINED_MAX
+from brokerd.admin.http.request import PIPELINED_MAX, Pipelines
 from brokerd.admin.site import KEPT_DESCRIPTORS
 from brokerd.errors import LoginFailed
 from brokerd.security import OPEN, OPEN_GUARD, Access, Guard
@@ -271,3 +272,34 @@ def test_a_connection_that_goes_on_later_keeps_the_order_of_its_requests(place: 
     place.caller.house.run()
     codes = [one[:3] for one in peer.wire.value().split(b"HTTP/1.1 ")[1:]]
     assert codes == [b"503"] * (2 + PIPELINED_MAX) + [b"200", b"503"]
+
+
+class Turns:
+    """A clock whose calls are made in the next turn, as by a reactor."""
+
+    def __init__(self) -> None:
+        self.calls: list[Callable[[], None]] = []
+
+    def callLater(self, seconds: float, call: Callable[[], None]) -> object:
+        assert seconds == 0
+        self.calls.append(call)
+        return object()
+
+    def turn(self) -> None:
+        calls, self.calls = self.calls, []
+        for call in calls:
+            call()
+
+
+def test_a_turn_handles_few_requests_however_many_connections_have_more(place: Place) -> None:
+    turns = Turns()
+    place.site.pipelines = Pipelines(turns)
+    strangers = place.strangers(60, HEALTH * 3)
+    answered = sum(peer.wire.value().count(b"HTTP/1.1 503") for peer in strangers)
+    assert answered == 60 + PIPELINED_MAX
+    while turns.calls:
+        turns.turn()
+        before = answered
+        answered = sum(peer.wire.value().count(b"HTTP/1.1 503") for peer in strangers)
+        assert answered - before <= PIPELINED_MAX
+    assert answered == 180
