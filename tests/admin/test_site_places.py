@@ -291,6 +291,26 @@ class Turns:
             call()
 
 
+def test_a_fault_of_one_connection_takes_no_turn_from_the_others(place: Place) -> None:
+    """It left the other ones of that turn without an answer until the time-out."""
+    turns = Turns()
+    place.site.pipelines = Pipelines(turns)
+    first, *others = [place.connect(ADMIN) for _ in range(3)]
+    for peer in (first, *others):
+        peer.channel.dataReceived(HEALTH * (2 + PIPELINED_MAX))
+
+    def fail() -> None:
+        raise ArithmeticError
+
+    first.channel.go_on = fail
+    with pytest.raises(ArithmeticError):
+        turns.turn()
+    while turns.calls:
+        turns.turn()
+    counts = [peer.wire.value().count(b"HTTP/1.1 503") for peer in others]
+    assert counts == [2 + PIPELINED_MAX] * 2
+
+
 def test_a_turn_handles_few_requests_however_many_connections_have_more(place: Place) -> None:
     turns = Turns()
     place.site.pipelines = Pipelines(turns)

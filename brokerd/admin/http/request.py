@@ -253,9 +253,9 @@ class Pipelines:
         self._count = len(first)
         self._call = self._clock.callLater(0, self._next_turn) if first else None
         for channel in first:
-            del self._paused[channel]
-        for channel in first:
-            channel.go_on()
+            if channel in self._paused:  # else it has ended meanwhile
+                del self._paused[channel]
+                channel.go_on()
 
 
 class BoundedRequest(Request):
