@@ -123,3 +123,21 @@ def test_a_request_that_is_forgotten_does_not_go_on() -> None:
     desk.waits.forget(desk.meter, Use.READ, gone)
     assert desk.meter.waiting == 1
     assert desk.pass_time(1) == ["a"]
+
+
+@pytest.mark.parametrize("is_changed", [False, True])
+def test_a_fault_of_one_request_stops_no_other(is_changed: bool) -> None:
+    desk = Desk()
+    desk.spend()
+
+    def fail(is_due: bool) -> None:
+        raise ArithmeticError
+
+    desk.waits.wait(desk.meter, Use.PRODUCE, fail, False)
+    desk.wait("a")
+    desk.version += is_changed
+    if is_changed:
+        desk.pass_time(LOOK_SECONDS)
+    with pytest.raises(ArithmeticError):
+        desk.pass_time(LOOK_SECONDS)
+    assert desk.pass_time(LOOK_SECONDS) == ["a looks" if is_changed else "a"]

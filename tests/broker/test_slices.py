@@ -251,14 +251,20 @@ def test_heavy_work_rests_after_a_long_step_while_light_requests_wait_for_a_comm
     assert desk.turn() == ["heavy"]
 
 
-def test_an_owner_that_is_charged_while_it_waits_pauses_like_the_others() -> None:
-    """For a run of another connection of its account, say."""
+def paused() -> Desk:
+    """Return a desk in a pause, in which heavy work waits."""
     desk = resting(lambda: 1)
     desk.work("long", SliceOwner(), cost=2 * PAUSE_AFTER_SECONDS)
     heavy = SliceOwner()
     heavy.credit_seconds = -SLICE_SECONDS
     desk.work("heavy", heavy)
     assert desk.turn() == ["long"]
+    return desk
+
+
+def test_an_owner_that_is_charged_while_it_waits_pauses_like_the_others() -> None:
+    """For a run of another connection of its account, say."""
+    desk = paused()
     account = SliceOwner()
     desk.work("light", account)
     desk.slices.charge(account, 2 * SLICE_SECONDS)
@@ -268,12 +274,7 @@ def test_an_owner_that_is_charged_while_it_waits_pauses_like_the_others() -> Non
 
 
 def test_new_owners_alone_have_slices_in_a_pause_however_many_come() -> None:
-    desk = resting(lambda: 1)
-    desk.work("long", SliceOwner(), cost=2 * PAUSE_AFTER_SECONDS)
-    heavy = SliceOwner()
-    heavy.credit_seconds = -SLICE_SECONDS
-    desk.work("heavy", heavy)
-    assert desk.turn() == ["long"]
+    desk = paused()
     for _ in range(round(2 * NEW_SECONDS / SLICE_SECONDS)):
         desk.work("light", SliceOwner())
         assert desk.turn() == ["light"]

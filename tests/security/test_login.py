@@ -498,7 +498,7 @@ def test_after_a_right_login_the_others_of_its_account_and_address_come_first() 
 
 
 def test_a_login_without_a_place_is_no_failure_and_has_an_event_of_its_own() -> None:
-    """Neither that of an address with too many, nor that which makes room for another address."""
+    """Its address has too many logins, or another address needs its place."""
     door = Door()
     told = many(door, RUNNING_MAX + SOURCE_MAX + 1, "ann", "guess")
     text = "too many logins at once; try again in a second"

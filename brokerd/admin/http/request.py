@@ -281,13 +281,15 @@ class BoundedRequest(Request):
     def client_seconds(self) -> float:
         """The time by the clock of the connection: `TimedChannel.client_seconds`."""
         channel: Any = self.channel
-        return channel.client_seconds  # type: ignore[no-any-return]
+        seconds: float = channel.client_seconds
+        return seconds
 
     @property
     def waits_for_broker(self) -> bool:
         """Whether the broker has still to read what arrived: `TimedChannel.waits_for_broker`."""
         channel: Any = self.channel
-        return channel.waits_for_broker  # type: ignore[no-any-return]
+        is_late: bool = channel.waits_for_broker
+        return is_late
 
     def gotLength(self, length: int | None) -> None:
         """Decide about the body once all headers have arrived."""

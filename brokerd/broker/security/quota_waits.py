@@ -73,16 +73,18 @@ class QuotaWaits:
 
     def _look(self, meter: Meter) -> None:
         """Resume requests while the meter has time left."""
-        if self._versions[meter] != self._version():
-            self._move(meter)
-        else:
-            end_seconds = self.seconds() + TURN_SECONDS
-            while self._resume_next(meter) and self.seconds() <= end_seconds:
-                pass
-        if meter.waiting:
-            self._look_later(meter)
-        else:
-            del self._versions[meter]
+        try:
+            if self._versions[meter] != self._version():
+                self._move(meter)
+            else:
+                end_seconds = self.seconds() + TURN_SECONDS
+                while self._resume_next(meter) and self.seconds() <= end_seconds:
+                    pass
+        finally:
+            if meter.waiting:
+                self._look_later(meter)
+            else:
+                del self._versions[meter]
 
     def _resume_next(self, meter: Meter) -> bool:
         """Resume a read or a produce, in turn; return whether one could go on."""
@@ -106,9 +108,11 @@ class QuotaWaits:
 
     def _resume_moved(self) -> None:
         end_seconds = self.seconds() + TURN_SECONDS
-        while self._moved:
-            self._moved.popleft()(False)
-            if self.seconds() > end_seconds:
-                break
-        if self._moved:
-            self._clock.callLater(0, self._resume_moved)
+        try:
+            while self._moved:
+                self._moved.popleft()(False)
+                if self.seconds() > end_seconds:
+                    break
+        finally:
+            if self._moved:
+                self._clock.callLater(0, self._resume_moved)

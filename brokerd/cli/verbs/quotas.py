@@ -83,19 +83,8 @@ def list_command(context: click.Context) -> None:
         )
         for one in quotas
     ]
-    header = (
-        *(
-            "KIND",
-            "NAME",
-            "REQUESTS/S",
-            "IN/S",
-            "OUT/S",
-            "CONNECTIONS",
-            "OPEN",
-            "WAITS",
-            "NOTE",
-        ),
-    )
+    limits = ("REQUESTS/S", "IN/S", "OUT/S", "CONNECTIONS")
+    header = ("KIND", "NAME", *limits, "OPEN", "WAITS", "NOTE")
     output.show(context, {"quotas": quotas}, output.table(header, rows, "no quotas"))
 
 
