@@ -1,11 +1,14 @@
-"""A guard whose accesses have given permissions, without accounts."""
+"""Guards: one whose accesses have given permissions, and that of the accounts of a broker."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from brokerd.errors import AuthenticationRequired, Denied, LoginFailed, LoginThrottled
 from brokerd.security import ANY, Access, Guard
+from brokerd.security.audit import AuditEvent
+from brokerd.security.login import AccountGuard
+from tests.house import House
 
 
 class Given(Access):
@@ -80,3 +83,17 @@ class GuardOf(Guard):
         if key not in self.keys:
             raise LoginFailed("invalid API key")
         return self.keys[key]
+
+
+def account_guard(house: House, record: Callable[[AuditEvent], None] | None = None) -> AccountGuard:
+    """Return the guard of the accounts of a broker, whose audit events go to ``record``."""
+    accounts = house.broker.accounts
+    return AccountGuard(
+        accounts.directory,
+        accounts.passwords,
+        accounts.throttle,
+        record or house.broker.audit.record,
+        house.broker.time.monotonic_us,
+        {},
+        {},
+    )

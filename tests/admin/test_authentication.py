@@ -22,11 +22,11 @@ from brokerd.errors import (
 )
 from brokerd.security import ANY, MONITOR, OPEN, READ, Access, Guard
 from brokerd.security.guard import LoginDone
-from brokerd.security.login import AccountGuard
 from brokerd.security.passwords import RUNNING_MAX, SOURCE_MAX, Passwords
 from brokerd.worker_pool import run_inline
 from tests.admin.caller import JSON, Caller, Wire, answer_of
 from tests.certificates import Authority
+from tests.guards import account_guard
 from tests.house import House
 
 
@@ -223,15 +223,7 @@ def test_each_address_is_told_of_by_itself_in_the_audit_trail() -> None:
     house = House(settings=BrokerSettings(audit_keep_us=86_400_000_000))
     accounts, audit = house.broker.accounts, house.broker.audit
     accounts.create_account(OPEN, "root", "pw", ("admin",), lambda account, error: None)
-    guard = AccountGuard(
-        accounts.directory,
-        accounts.passwords,
-        accounts.throttle,
-        audit.record,
-        house.broker.time.monotonic_us,
-        {},
-        {},
-    )
+    guard = account_guard(house, audit.record)
     caller = Caller(house, guard)
     hosts = ["192.0.2.1", "192.0.2.2", "192.0.2.1"]
     for number, host in enumerate(hosts):
@@ -254,15 +246,7 @@ def test_a_password_that_is_remembered_is_no_way_past_the_throttle() -> None:
     house = House()
     accounts = house.broker.accounts
     accounts.create_account(OPEN, "root", "pw", ("admin",), lambda account, error: None)
-    guard = AccountGuard(
-        accounts.directory,
-        accounts.passwords,
-        accounts.throttle,
-        lambda event: None,
-        house.broker.time.monotonic_us,
-        {},
-        {},
-    )
+    guard = account_guard(house, lambda event: None)
     caller = Caller(house, guard)
     assert ask(caller, "/users", basic("root"))[0] == 200
     guesses = [ask(caller, "/users", basic("root", f"guess {number}")) for number in range(40)]
@@ -283,15 +267,7 @@ class Slow(Caller):
         accounts.passwords = Passwords(
             lambda work, done: self._hashes.append(lambda: run_inline(work, done)), os.urandom
         )
-        guard = AccountGuard(
-            accounts.directory,
-            accounts.passwords,
-            accounts.throttle,
-            house.broker.audit.record,
-            house.broker.time.monotonic_us,
-            {},
-            {},
-        )
+        guard = account_guard(house)
         super().__init__(house, guard)
 
     def begin(self, *passwords: str) -> list[Wire]:

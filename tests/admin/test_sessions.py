@@ -20,8 +20,8 @@ from brokerd.admin.http.sessions import (
 )
 from brokerd.broker import BrokerSettings
 from brokerd.security import OPEN
-from brokerd.security.login import AccountGuard
 from tests.admin.caller import JSON, Caller, answer_of
+from tests.guards import account_guard
 from tests.house import House
 
 PAGE = "origin: http://here\r\n"
@@ -36,15 +36,7 @@ class Site(Caller):
         accounts = house.broker.accounts
         for name, role in (("root", "admin"), ("ann", "consumer")):
             accounts.create_account(OPEN, name, "pw", (role,), lambda account, error: None)
-        guard = AccountGuard(
-            accounts.directory,
-            accounts.passwords,
-            accounts.throttle,
-            house.broker.audit.record,
-            house.broker.time.monotonic_us,
-            {},
-            {},
-        )
+        guard = account_guard(house)
         super().__init__(house, guard)
 
 
